@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Processors: how many this process may really use, and what to do while polling. */
+#ifndef QUOIT_BASE_CPU_H
+#define QUOIT_BASE_CPU_H
+
+#include <stddef.h>
+
+/** Whole processors this process may use: the least of online, affinity, and the cgroup's cpu.max (v2) or quota (v1), at least 1. */
+int cpu_count(void);
+/** Parse the text of cgroup v2's cpu.max ("max 100000", "150000 100000"); 0 when unlimited or unreadable, else rounded up. */
+int cpu_parse_max(const char *text);
+/** Bytes of the last-level cache, a guess of 32 MiB when unknown. */
+size_t cpu_cache_size(void);
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+#endif
