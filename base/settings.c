@@ -205,7 +205,7 @@ static quoit_status_t find_setting(const char *name, setting_id_t *id)
 
 quoit_status_t quoit_setting_set(const char *name, const char *value)
 {
-    setting_id_t id;
+    setting_id_t id = 0;
     int64_t number;
     const char *word;
     size_t length;
@@ -232,7 +232,7 @@ quoit_status_t quoit_setting_set(const char *name, const char *value)
 
 quoit_status_t quoit_setting_get(const char *name, const char **value)
 {
-    setting_id_t id;
+    setting_id_t id = 0;
     quoit_status_t status = find_setting(name, &id);
     if (status != QUOIT_OK) return status;
     if (!value) return error_set(QUOIT_ERR_INVALID, "quoit_setting_get(\"%s\"): value is NULL", name);
