@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two channels joined by pipes in memory that take and give random amounts of bytes, from a seed. */
+#ifndef QUOIT_TEST_CHANNEL_HARNESS_H
+#define QUOIT_TEST_CHANNEL_HARNESS_H
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "base/status.h"
+#include "transport/framing/channel.h"
+}
+
+namespace channel_test {
+
+using Random = std::mt19937_64;
+
+inline size_t below(Random &random, size_t limit) { return limit == 0 ? 0 : (size_t)(random() % limit); }
+
+/* One direction of a pipe. */
+struct Stream {
+    std::string bytes;
+    size_t capacity = 1 << 16;
+    bool ended = false;  /* nothing more will come */
+    bool broken = false; /* writing fails */
+};
+
+struct PipeEnd {
+    Stream *out, *in;
+    Random *random;
+    bool whole = false; /* no random portions */
+};
+
+inline size_t portion(PipeEnd *end, size_t most)
+{
+    if (end->whole || most <= 1) return most;
+    switch (below(*end->random, 4)) {
+    case 0: return 1 + below(*end->random, most < 80 ? most : 80);
+    case 1: return 1 + below(*end->random, most);
+    default: return most;
+    }
+}
+
+inline quoit_status_t pipe_write(void *pointer, const struct iovec *iov, int count, size_t *written)
+{
+    auto *end = static_cast<PipeEnd *>(pointer);
+    if (end->out->broken) return error_set(QUOIT_ERR_PEER, "pipe broken");
+    size_t room = end->out->capacity - end->out->bytes.size(), total = 0;
+    if (room == 0 || (!end->whole && below(*end->random, 6) == 0)) return QUOIT_ERR_AGAIN;
+    room = portion(end, room);
+    for (int i = 0; i < count && total < room; i++) {
+        size_t part = std::min(iov[i].iov_len, room - total);
+        end->out->bytes.append(static_cast<const char *>(iov[i].iov_base), part);
+        total += part;
+    }
+    if (total == 0) return QUOIT_ERR_AGAIN;
+    *written = total;
+    return QUOIT_OK;
+}
+
+inline quoit_status_t pipe_read(void *pointer, const struct iovec *iov, int count, size_t *got)
+{
+    auto *end = static_cast<PipeEnd *>(pointer);
+    Stream *in = end->in;
+    if (in->bytes.empty()) return in->ended ? QUOIT_ERR_CLOSED : QUOIT_ERR_AGAIN;
+    if (!end->whole && below(*end->random, 6) == 0) return QUOIT_ERR_AGAIN;
+    size_t most = portion(end, in->bytes.size()), total = 0;
+    for (int i = 0; i < count && total < most; i++) {
+        size_t part = std::min(iov[i].iov_len, most - total);
+        memcpy(iov[i].iov_base, in->bytes.data() + total, part);
+        total += part;
+    }
+    if (total == 0) return QUOIT_ERR_AGAIN;
+    in->bytes.erase(0, total);
+    *got = total;
+    return QUOIT_OK;
+}
+
+inline const pipe_ops_t test_pipe_ops = {pipe_write, pipe_read};
+
+inline std::string pattern(size_t length, uint64_t seed)
+{
+    std::string bytes(length, '\0');
+    uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+    for (size_t at = 0; at < length; at += sizeof state) {
+        state = (state ^ (state >> 29)) * 6364136223846793005u + 1442695040888963407u;
+        memcpy(&bytes[at], &state, std::min(sizeof state, length - at));
+    }
+    return bytes;
+}
+
+struct Options {
+    int pipes = 1;
+    size_t eager_limit = 1024, eager_pool = 65536, segment_size = 4096, capacity = 1 << 14;
+    bool whole = false;
+    bool open = true;
+};
+
+/* The two channels, sides 0 and 1. */
+class Couple {
+public:
+    Couple(uint64_t seed, const Options &options) : random(seed), options_(options)
+    {
+        channel_config_t config = {&test_pipe_ops, options.eager_limit, options.eager_pool, options.segment_size};
+        streams_.resize((size_t)options.pipes * 2);
+        ends_.resize((size_t)options.pipes * 2);
+        for (int i = 0; i < options.pipes; i++) {
+            Stream *a = &streams_[2 * i], *b = &streams_[2 * i + 1];
+            a->capacity = b->capacity = options.capacity;
+            ends_[2 * i] = {a, b, &random, options.whole};
+            ends_[2 * i + 1] = {b, a, &random, options.whole};
+        }
+        for (int side = 0; side < 2; side++)
+            if (channel_create(&config, side ? "peer A" : "peer B", &channel[side]) != QUOIT_OK) abort();
+        if (options.open) open(0), open(1);
+    }
+    ~Couple()
+    {
+        for (auto *one : channel) {
+            error_set(QUOIT_ERR_CLOSED, "end of the test");
+            channel_fail(one, QUOIT_ERR_CLOSED);
+            channel_destroy(one);
+        }
+    }
+    Couple(const Couple &) = delete;
+
+    void open(int side)
+    {
+        std::vector<void *> pipes;
+        for (int i = 0; i < options_.pipes; i++) pipes.push_back(&ends_[2 * i + side]);
+        channel_open(channel[side], nullptr, pipes.data(), options_.pipes);
+    }
+    Stream &stream(int side, int pipe) { return streams_[2 * pipe + side]; } /* what `side` writes */
+
+    /* A random step of one side. */
+    int step(int side)
+    {
+        int pipe = (int)below(random, (size_t)options_.pipes);
+        size_t budget = 1 + below(random, 1 << 17);
+        return below(random, 2) ? channel_read(channel[side], pipe, budget) : channel_write(channel[side], pipe, budget);
+    }
+    /* Steps until `done` says so; false when `limit` rounds did not suffice. */
+    template <typename Done> bool run(Done done, int limit = 200000)
+    {
+        for (int i = 0; i < limit; i++) {
+            if (done()) return true;
+            step((int)below(random, 2));
+        }
+        return done();
+    }
+    /* Until both sides have nothing more to do for a while. */
+    void settle()
+    {
+        for (int i = 0; i < 400 * options_.pipes; i++) {
+            int before = i;
+            if (step((int)below(random, 2)) > 0) i = std::max(0, before - 60);
+        }
+    }
+
+    Random random;
+    channel_t *channel[2] = {};
+
+private:
+    Options options_;
+    std::vector<Stream> streams_;
+    std::vector<PipeEnd> ends_;
+};
+
+/* A message with its buffer; canaries on both sides of a receive's. */
+struct Message {
+    quoit_transfer_t transfer{};
+    std::string bytes;
+    size_t length = 0;
+    static constexpr size_t margin = 64;
+
+    void *place() { return bytes.data() + margin; }
+    void fill(size_t size, char byte)
+    {
+        length = size;
+        bytes.assign(size + 2 * margin, byte);
+        memset(bytes.data(), 0x5a, margin);
+        memset(bytes.data() + margin + size, 0x5a, margin);
+    }
+    bool canaries() const
+    {
+        for (size_t i = 0; i < margin; i++)
+            if (bytes[i] != 0x5a || bytes[margin + length + i] != 0x5a) return false;
+        return true;
+    }
+    std::string content() const { return bytes.substr(margin, length); }
+    bool done() const { return transfer.status != QUOIT_IN_PROGRESS; }
+};
+
+using MessagePtr = std::unique_ptr<Message>;
+
+inline MessagePtr post_send(channel_t *channel, quoit_key_t key, const std::string &content, uint32_t what = 0)
+{
+    auto message = std::make_unique<Message>();
+    message->fill(content.size(), 0);
+    if (!content.empty()) memcpy(message->place(), content.data(), content.size());
+    message->transfer.what = what;
+    if (channel_send(channel, key, message->place(), content.size(), &message->transfer) != QUOIT_OK) abort();
+    return message;
+}
+
+inline MessagePtr post_recv(channel_t *channel, quoit_key_t key, size_t length, uint32_t what = 0)
+{
+    auto message = std::make_unique<Message>();
+    message->fill(length, 0x33);
+    message->transfer.what = what;
+    if (channel_recv(channel, key, message->place(), length, &message->transfer) != QUOIT_OK) abort();
+    return message;
+}
+
+} // namespace channel_test
+#endif

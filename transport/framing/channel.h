@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Channel: the message protocol between two processes over one or more byte pipes (TCP sockets, a ring in shared memory, a ring of
+ * one's own for self): keys, eager messages, grants, credit, cancellation, goodbye. Transports that move bytes in order share it.
+ *
+ * A message of at most the eager limit is one frame; a larger one is announced, and cut into segments that go over all pipes, least
+ * loaded first, and land at their final place. Segments may overtake each other and everything else; all other frames use pipe 0 and
+ * keep their order, so messages of one key match in order.
+ *
+ * Nothing here calls back or flushes by itself: send, recv, notify and cancel queue frames, which leave with channel_write (look at
+ * channel_wants_write after these calls and after channel_read, which queues grants and credit).
+ *
+ * After a mismatch the key is of no more use in that direction until its communicator is cancelled: its messages end in ERR_MISMATCH.
+ * An eager send that has ended already stays QUOIT_OK. A cancelled communicator stays cancelled: sends and recvs end in ERR_ABORTED.
+ */
+#ifndef QUOIT_TRANSPORT_CHANNEL_H
+#define QUOIT_TRANSPORT_CHANNEL_H
+
+#include "quoit/quoit_transport.h"
+#include "transport/framing/frame.h"
+
+#include <sys/uio.h>
+
+/** A byte pipe: in order, reliable, never blocking. */
+typedef struct pipe_ops {
+    /** Some of the bytes, at least one; ERR_AGAIN when it is full; another error (with text) when it is broken. */
+    quoit_status_t (*write)(void *pipe, const struct iovec *iov, int count, size_t *written);
+    /** Some bytes; ERR_AGAIN when there are none; ERR_CLOSED at its end; another error (with text) when it is broken. */
+    quoit_status_t (*read)(void *pipe, const struct iovec *iov, int count, size_t *got);
+} pipe_ops_t;
+
+enum { CHANNEL_MAX_PIPES = 16 };
+
+typedef struct channel_config {
+    const pipe_ops_t *ops;
+    size_t eager_limit, eager_pool, segment_size; /* bytes; the same on both sides (part of the transports' address) */
+} channel_config_t;
+
+typedef struct channel channel_t;
+
+/** Without pipes at first: sends and receives queue until channel_open. `name` is copied, and may be renamed by channel_open. */
+quoit_status_t channel_create(const channel_config_t *config, const char *name, channel_t **channel);
+/** The connection stands: from now on the pipes are used. They stay the caller's and must outlive the channel. */
+void channel_open(channel_t *channel, const char *name, void *const *pipes, int count);
+void channel_destroy(channel_t *channel); /* NULL is accepted; transfers must have ended (channel_fail ends them) */
+
+/** End every transfer with `status`; all later calls fail with it. The text is this thread's error text, remembered. */
+void channel_fail(channel_t *channel, quoit_status_t status);
+/** QUOIT_OK, or what it failed with (text set for this thread). After the peer's goodbye: ERR_CLOSED. */
+quoit_status_t channel_status(const channel_t *channel);
+
+/** An error is returned for bad arguments only; whatever else is wrong (a failed channel too) is told by transfer->status. */
+quoit_status_t channel_send(channel_t *channel, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer);
+quoit_status_t channel_recv(channel_t *channel, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer);
+quoit_status_t channel_notify(channel_t *channel, const void *data, size_t length);
+void channel_cancel(channel_t *channel, uint64_t comm);
+/** Say goodbye once everything before it is out. channel_idle tells when. */
+void channel_close(channel_t *channel);
+bool channel_idle(const channel_t *channel);      /* nothing queued, nothing half-sent */
+/**
+ * The peer's goodbye came on every pipe and all that came before it was taken. From the goodbye on channel_status is ERR_CLOSED and
+ * transfers in progress have ended so, but messages that are here already still meet their recv, and notices are still given out.
+ */
+bool channel_peer_closed(const channel_t *channel);
+
+/** Next NOTICE, oldest first. The data is valid until the next call. */
+bool channel_next_notice(channel_t *channel, const void **data, size_t *length);
+
+/** Read from pipe number `pipe` until it is empty (or the peer's goodbye came through it; the pipe's end after that is no failure) or `budget` bytes are in; number of frames or pieces handled. A broken pipe or peer fails the channel. */
+int channel_read(channel_t *channel, int pipe, size_t budget);
+/** Write what is queued for pipe number `pipe`, likewise. */
+int channel_write(channel_t *channel, int pipe, size_t budget);
+/** True when channel_write could do something once the pipe has room (for EPOLLOUT). */
+bool channel_wants_write(const channel_t *channel, int pipe);
+void channel_count(const channel_t *channel, uint64_t *sent, uint64_t *received);
+
+#endif

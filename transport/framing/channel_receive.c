@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading: one state machine a pipe over header, payload, ending byte. Headers and small payloads come through a buffer; the bulk of
+ * a payload is read straight to its final place, together with the bytes that follow it, in one call.
+ */
+#include "transport/framing/channel_internal.h"
+
+#include <string.h>
+
+static quoit_status_t data_begin(channel_t *channel, inlet_t *inlet)
+{
+    const frame_t *frame = &inlet->frame;
+    recv_node_t *recv;
+    quoit_status_t status = channel_grant_find(channel, frame->grant, &recv);
+    if (status != QUOIT_OK || !recv) return status;
+    if (frame->total != recv->length || frame->length > recv->length - recv->claimed)
+        return error_set(QUOIT_ERR_PROTOCOL, "data of %llu bytes for a message of %llu, where %llu of %llu bytes are missing",
+                         (unsigned long long)frame->length, (unsigned long long)frame->total,
+                         (unsigned long long)(recv->length - recv->claimed), (unsigned long long)recv->length);
+    recv->claimed += frame->length;
+    inlet->recv = recv;
+    return QUOIT_OK;
+}
+
+static quoit_status_t notice_begin(channel_t *channel, inlet_t *inlet)
+{
+    inlet->block = channel_block_take(channel, (size_t)inlet->frame.length);
+    if (!inlet->block) return QUOIT_ERR_PROTOCOL;
+    inlet->block->frame = inlet->frame;
+    return QUOIT_OK;
+}
+
+/* The peer spends its credit; more than the pool is a fault of the peer. */
+static quoit_status_t credit_spent(channel_t *channel, const frame_t *frame)
+{
+    channel->held += channel_cost(frame->length);
+    if (channel->held > channel->pool)
+        return error_set(QUOIT_ERR_PROTOCOL, "unasked messages of %llu bytes, beyond the pool of %llu",
+                         (unsigned long long)channel->held, (unsigned long long)channel->pool);
+    return QUOIT_OK;
+}
+
+static quoit_status_t credit_arrived(channel_t *channel, const frame_t *frame)
+{
+    if (frame->length > channel->pool - channel->credit)
+        return error_set(QUOIT_ERR_PROTOCOL, "credit of %llu bytes, more than was spent", (unsigned long long)frame->length);
+    channel->credit += frame->length;
+    return QUOIT_OK;
+}
+
+static quoit_status_t bye_arrived(channel_t *channel, inlet_t *inlet)
+{
+    inlet->bye = true;
+    for (int i = 0; i < channel->count; i++)
+        if (!channel->inlets[i].bye) return QUOIT_OK;
+    channel_goodbye(channel);
+    return QUOIT_OK;
+}
+
+/* A header was parsed: where does its payload go? */
+static quoit_status_t frame_begin(channel_t *channel, inlet_t *inlet)
+{
+    const frame_t *frame = &inlet->frame;
+    quoit_status_t status;
+    inlet->recv = NULL;
+    inlet->block = NULL;
+    if (inlet != channel->inlets && frame->type != FRAME_DATA && frame->type != FRAME_BYE)
+        return error_set(QUOIT_ERR_PROTOCOL, "frame %s on pipe %d, it belongs to the first", frame_type_name(frame->type),
+                         (int)(inlet - channel->inlets));
+    switch (frame->type) {
+    case FRAME_EAGER:
+        status = credit_spent(channel, frame);
+        return status == QUOIT_OK ? channel_start_arrived(channel, frame, &inlet->recv, &inlet->block) : status;
+    case FRAME_ASK: return channel_start_arrived(channel, frame, &inlet->recv, &inlet->block);
+    case FRAME_GRANT: return channel_grant_arrived(channel, frame);
+    case FRAME_DATA: return data_begin(channel, inlet);
+    case FRAME_REFUSE: return channel_refuse_arrived(channel, frame);
+    case FRAME_CREDIT: return credit_arrived(channel, frame);
+    case FRAME_NOTICE:
+        status = frame->length > QUOIT_NOTICE_SMALL ? credit_spent(channel, frame) : QUOIT_OK;
+        return status == QUOIT_OK ? notice_begin(channel, inlet) : status;
+    default: return bye_arrived(channel, inlet);
+    }
+}
+
+/* The payload is here, and for DATA the byte that tells whether it is good. */
+static quoit_status_t frame_end(channel_t *channel, inlet_t *inlet, bool good)
+{
+    recv_node_t *recv = inlet->recv;
+    block_t *block = inlet->block;
+    inlet->recv = NULL;
+    inlet->block = NULL;
+    inlet->phase = INLET_HEADER;
+    switch (inlet->frame.type) {
+    case FRAME_EAGER: return channel_eager_complete(channel, recv, block, &inlet->frame);
+    case FRAME_NOTICE:
+        block->complete = true;
+        list_append(&channel->notices, &block->link);
+        return QUOIT_OK;
+    case FRAME_DATA:
+        if (!recv) return QUOIT_OK;
+        if (good) recv->received += inlet->frame.length;
+        else recv->broken = true;
+        channel_recv_check(channel, recv);
+        return QUOIT_OK;
+    default: return QUOIT_OK;
+    }
+}
+
+static unsigned char *payload_place(const inlet_t *inlet)
+{
+    if (inlet->payload == 0) return NULL;
+    if (inlet->recv) return inlet->recv->buffer + inlet->frame.offset + inlet->done;
+    if (inlet->block) return inlet->block->payload + inlet->done;
+    return NULL;
+}
+
+/* One step over bytes in the buffer; *moved false: more bytes are needed. */
+static quoit_status_t inlet_step(channel_t *channel, inlet_t *inlet, bool *moved)
+{
+    size_t available = inlet->end - inlet->start;
+    const unsigned char *bytes = inlet->buffer + inlet->start;
+    quoit_status_t status = QUOIT_OK;
+    *moved = false;
+    if (inlet->phase == INLET_HEADER) {
+        if (available < FRAME_HEADER_SIZE) return QUOIT_OK;
+        if (inlet->bye) return error_set(QUOIT_ERR_PROTOCOL, "%zu bytes after the goodbye", available);
+        inlet->start += FRAME_HEADER_SIZE;
+        status = frame_parse(bytes, channel->config.eager_limit, channel->config.segment_size, &inlet->frame);
+        if (status == QUOIT_OK) status = frame_begin(channel, inlet);
+        inlet->payload = frame_payload(&inlet->frame);
+        inlet->done = 0;
+        inlet->phase = INLET_PAYLOAD;
+        *moved = true;
+    }
+    if (status == QUOIT_OK && inlet->phase == INLET_PAYLOAD) {
+        uint64_t left = inlet->payload - inlet->done;
+        available = inlet->end - inlet->start;
+        size_t part = available < left ? available : (size_t)left;
+        unsigned char *place = payload_place(inlet);
+        if (place && part > 0) memcpy(place, inlet->buffer + inlet->start, part);
+        inlet->start += part;
+        inlet->done += part;
+        if (part > 0) *moved = true;
+        if (inlet->done < inlet->payload) return QUOIT_OK;
+        *moved = true;
+        if (inlet->frame.type != FRAME_DATA) return frame_end(channel, inlet, true);
+        inlet->phase = INLET_TRAILER;
+    }
+    if (status == QUOIT_OK && inlet->phase == INLET_TRAILER && inlet->start < inlet->end) {
+        unsigned char trailer = inlet->buffer[inlet->start++];
+        *moved = true;
+        if (trailer > 1) return error_set(QUOIT_ERR_PROTOCOL, "data that ends with byte %u instead of 0 or 1", trailer);
+        return frame_end(channel, inlet, trailer == 1);
+    }
+    return status;
+}
+
+/* Handle all that is in the buffer; number of steps. */
+static int inlet_consume(channel_t *channel, inlet_t *inlet)
+{
+    int handled = 0;
+    for (bool moved = true; moved && channel->status == QUOIT_OK;) {
+        quoit_status_t status = inlet_step(channel, inlet, &moved);
+        if (status != QUOIT_OK) {
+            channel_break(channel, status);
+            return handled + 1;
+        }
+        handled += moved;
+    }
+    return handled;
+}
+
+/* Read once: the payload under way to its place, what follows it to the buffer. */
+static quoit_status_t inlet_fill(channel_t *channel, int pipe, size_t budget, size_t *got)
+{
+    inlet_t *inlet = &channel->inlets[pipe];
+    struct iovec iov[2];
+    int count = 0;
+    size_t left = inlet->end - inlet->start, direct = 0, room = CHANNEL_READ_CAPACITY;
+    if (left > 0) memmove(inlet->buffer, inlet->buffer + inlet->start, left);
+    inlet->start = 0;
+    inlet->end = left;
+    unsigned char *place = inlet->phase == INLET_PAYLOAD ? payload_place(inlet) : NULL;
+    if (place) {
+        uint64_t missing = inlet->payload - inlet->done;
+        direct = missing < budget ? (size_t)missing : budget;
+        iov[count++] = (struct iovec){.iov_base = place, .iov_len = direct};
+        /* After a segment comes most likely another one, whose payload is better read to its place. */
+        room = direct < missing ? 0 : inlet->frame.type == FRAME_DATA ? FRAME_HEADER_SIZE + 1 : CHANNEL_READ_CAPACITY;
+    }
+    if (room > CHANNEL_READ_CAPACITY - left) room = CHANNEL_READ_CAPACITY - left;
+    if (room > 0) iov[count++] = (struct iovec){.iov_base = inlet->buffer + left, .iov_len = room};
+    quoit_status_t status = channel->config.ops->read(channel->pipes[pipe], iov, count, got);
+    if (status != QUOIT_OK) return status;
+    size_t placed = *got < direct ? *got : direct;
+    inlet->done += placed;
+    inlet->end += *got - placed;
+    return QUOIT_OK;
+}
+
+int channel_read(channel_t *channel, int pipe, size_t budget)
+{
+    if (pipe < 0 || pipe >= channel->count) return 0;
+    inlet_t *inlet = &channel->inlets[pipe];
+    int handled = 0;
+    while (budget > 0 && channel->status == QUOIT_OK && !inlet->bye) {
+        size_t got = 0;
+        quoit_status_t status = inlet_fill(channel, pipe, budget, &got);
+        if (status == QUOIT_ERR_AGAIN) break;
+        if (status != QUOIT_OK) {
+            if (status == QUOIT_ERR_CLOSED)
+                status = error_set(QUOIT_ERR_PEER, "the connection ended without a goodbye: the peer's process exited or the link was cut");
+            channel_break(channel, status);
+            return handled + 1;
+        }
+        channel->received += got;
+        budget -= got < budget ? got : budget;
+        handled += 1 + inlet_consume(channel, inlet);
+    }
+    return handled;
+}

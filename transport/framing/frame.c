@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames on the wire. All fields little-endian:
+ *   0 magic  1 version  2 type  3 zero  4 what  8 key.comm  16 key.id  24 grant  32 total  40 offset  48 length  56 zero
+ * frame_parse is the one parser: whatever it lets through has lengths within the limits and sums that do not overflow.
+ */
+#include "transport/framing/frame.h"
+
+#include <string.h>
+
+static void put(uint8_t *bytes, uint64_t value, int width)
+{
+    for (int i = 0; i < width; i++) bytes[i] = (uint8_t)(value >> (8 * i));
+}
+
+static uint64_t get(const uint8_t *bytes, int width)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < width; i++) value |= (uint64_t)bytes[i] << (8 * i);
+    return value;
+}
+
+void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
+{
+    header[0] = FRAME_MAGIC;
+    header[1] = FRAME_VERSION;
+    header[2] = (uint8_t)frame->type;
+    header[3] = 0;
+    put(header + 4, frame->what, 4);
+    put(header + 8, frame->key.comm, 8);
+    put(header + 16, frame->key.id, 8);
+    put(header + 24, frame->grant, 8);
+    put(header + 32, frame->total, 8);
+    put(header + 40, frame->offset, 8);
+    put(header + 48, frame->length, 8);
+    put(header + 56, 0, 8);
+}
+
+uint64_t frame_payload(const frame_t *frame)
+{
+    switch (frame->type) {
+    case FRAME_EAGER:
+    case FRAME_NOTICE:
+    case FRAME_DATA: return frame->length;
+    default: return 0;
+    }
+}
+
+const char *frame_type_name(frame_type_t type)
+{
+    static const char *const names[FRAME_TYPE_END] = {
+        [FRAME_EAGER] = "EAGER",   [FRAME_ASK] = "ASK",       [FRAME_GRANT] = "GRANT",   [FRAME_DATA] = "DATA",
+        [FRAME_REFUSE] = "REFUSE", [FRAME_CREDIT] = "CREDIT", [FRAME_NOTICE] = "NOTICE", [FRAME_BYE] = "BYE",
+    };
+    return type > 0 && type < FRAME_TYPE_END ? names[type] : "?";
+}
+
+/* Which of the lengths of its type a frame must have; `limit` is the largest payload. */
+static bool lengths_fit(const frame_t *frame, uint64_t eager_limit, uint64_t segment_limit)
+{
+    switch (frame->type) {
+    case FRAME_EAGER: return frame->length <= eager_limit && frame->total == frame->length && frame->offset == 0;
+    case FRAME_NOTICE:
+        return (frame->length <= eager_limit || frame->length <= QUOIT_NOTICE_SMALL) && frame->total == frame->length &&
+               frame->offset == 0;
+    case FRAME_DATA:
+        return frame->length <= segment_limit && frame->length <= frame->total &&
+               frame->offset <= frame->total - frame->length && (frame->length > 0 || frame->total == 0);
+    case FRAME_GRANT: return frame->length == frame->total && frame->offset == 0;
+    case FRAME_ASK: return frame->length == 0 && frame->offset == 0;
+    case FRAME_REFUSE: return frame->length == 0;
+    case FRAME_CREDIT: return frame->length > 0 && frame->total == 0 && frame->offset == 0;
+    case FRAME_BYE: return frame->length == 0 && frame->total == 0 && frame->offset == 0;
+    default: return false;
+    }
+}
+
+quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eager_limit, uint64_t segment_limit, frame_t *frame)
+{
+    if (header[0] != FRAME_MAGIC)
+        return error_set(QUOIT_ERR_PROTOCOL, "no frame: it begins with 0x%02x instead of 0x%02x", header[0], FRAME_MAGIC);
+    if (header[1] != FRAME_VERSION)
+        return error_set(QUOIT_ERR_PROTOCOL, "frame of version %u, this library speaks %u: the peers run different releases",
+                         header[1], FRAME_VERSION);
+    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != 0 || get(header + 56, 8) != 0)
+        return error_set(QUOIT_ERR_PROTOCOL, "frame of unknown type %u", header[2]);
+    frame_t parsed = {
+        .type = (frame_type_t)header[2],
+        .what = (uint32_t)get(header + 4, 4),
+        .key = {.comm = get(header + 8, 8), .id = get(header + 16, 8)},
+        .grant = get(header + 24, 8),
+        .total = get(header + 32, 8),
+        .offset = get(header + 40, 8),
+        .length = get(header + 48, 8),
+    };
+    if (parsed.total > FRAME_LENGTH_LIMIT || parsed.offset > FRAME_LENGTH_LIMIT || parsed.length > FRAME_LENGTH_LIMIT ||
+        !lengths_fit(&parsed, eager_limit, segment_limit))
+        return error_set(QUOIT_ERR_PROTOCOL, "frame %s with impossible lengths: %llu bytes at %llu of %llu (limits: eager %llu, segment %llu)",
+                         frame_type_name(parsed.type), (unsigned long long)parsed.length, (unsigned long long)parsed.offset,
+                         (unsigned long long)parsed.total, (unsigned long long)eager_limit, (unsigned long long)segment_limit);
+    *frame = parsed;
+    return QUOIT_OK;
+}

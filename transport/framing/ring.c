@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ring of bytes between two processes. The writer owns `written`, the reader `read`; each keeps its own position in private memory
+ * and believes the other's only as far as it is possible: between 0 and the capacity away from its own.
+ */
+#include "transport/framing/ring.h"
+
+#include "base/status.h"
+
+#include <string.h>
+
+static quoit_status_t impossible(const char *side, uint64_t theirs, uint64_t ours, size_t capacity)
+{
+    return error_set(QUOIT_ERR_PROTOCOL, "ring: the peer's %s position %llu cannot be (own position %llu, capacity %zu bytes)", side,
+                     (unsigned long long)theirs, (unsigned long long)ours, capacity);
+}
+
+static void copy_in(ring_memory_t *ring, size_t capacity, uint64_t position, const unsigned char *data, size_t length)
+{
+    size_t at = (size_t)position & (capacity - 1), first = capacity - at < length ? capacity - at : length;
+    memcpy(ring->bytes + at, data, first);
+    if (length > first) memcpy(ring->bytes, data + first, length - first);
+}
+
+static void copy_out(const ring_memory_t *ring, size_t capacity, uint64_t position, unsigned char *data, size_t length)
+{
+    size_t at = (size_t)position & (capacity - 1), first = capacity - at < length ? capacity - at : length;
+    memcpy(data, ring->bytes + at, first);
+    if (length > first) memcpy(data + first, ring->bytes, length - first);
+}
+
+static quoit_status_t ring_write(void *pointer, const struct iovec *iov, int count, size_t *written)
+{
+    ring_pipe_t *pipe = pointer;
+    uint64_t taken = atomic_load_explicit(&pipe->out->read, memory_order_acquire);
+    if (pipe->out_written - taken > pipe->out_capacity)
+        return impossible("reading", taken, pipe->out_written, pipe->out_capacity);
+    size_t room = pipe->out_capacity - (size_t)(pipe->out_written - taken), total = 0;
+    for (int i = 0; i < count && total < room; i++) {
+        size_t part = iov[i].iov_len < room - total ? iov[i].iov_len : room - total;
+        if (part == 0) continue;
+        copy_in(pipe->out, pipe->out_capacity, pipe->out_written + total, iov[i].iov_base, part);
+        total += part;
+    }
+    if (total == 0) return QUOIT_ERR_AGAIN;
+    pipe->out_written += total;
+    atomic_store_explicit(&pipe->out->written, pipe->out_written, memory_order_release);
+    *written = total;
+    return QUOIT_OK;
+}
+
+static quoit_status_t ring_read(void *pointer, const struct iovec *iov, int count, size_t *got)
+{
+    ring_pipe_t *pipe = pointer;
+    uint64_t there = atomic_load_explicit(&pipe->in->written, memory_order_acquire);
+    if (there - pipe->in_read > pipe->in_capacity) return impossible("writing", there, pipe->in_read, pipe->in_capacity);
+    size_t ready = (size_t)(there - pipe->in_read), total = 0;
+    for (int i = 0; i < count && total < ready; i++) {
+        size_t part = iov[i].iov_len < ready - total ? iov[i].iov_len : ready - total;
+        if (part == 0) continue;
+        copy_out(pipe->in, pipe->in_capacity, pipe->in_read + total, iov[i].iov_base, part);
+        total += part;
+    }
+    if (total == 0) return QUOIT_ERR_AGAIN;
+    pipe->in_read += total;
+    atomic_store_explicit(&pipe->in->read, pipe->in_read, memory_order_release);
+    *got = total;
+    return QUOIT_OK;
+}
+
+const pipe_ops_t ring_pipe_ops = {.write = ring_write, .read = ring_read};
+
+bool ring_readable(const ring_pipe_t *pipe)
+{
+    return atomic_load_explicit(&pipe->in->written, memory_order_acquire) != pipe->in_read;
+}
+
+bool ring_writable(const ring_pipe_t *pipe)
+{
+    return pipe->out_written - atomic_load_explicit(&pipe->out->read, memory_order_acquire) != pipe->out_capacity;
+}
