@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which addresses are chosen on invented machines, and that this machine can be asked. */
+#include "tcp_harness.h"
+
+#include <cstdlib>
+
+using namespace tcp_test;
+
+namespace {
+
+tcp_interface_t interface(const char *name, const char *ip, unsigned flags = IFF_UP | IFF_RUNNING)
+{
+    tcp_interface_t one = {};
+    strcpy(one.name, name);
+    one.flags = flags;
+    if (inet_pton(AF_INET, ip, &one.address.v4.sin_addr) == 1)
+        one.address.any.sa_family = AF_INET;
+    else if (inet_pton(AF_INET6, ip, &one.address.v6.sin6_addr) == 1)
+        one.address.any.sa_family = AF_INET6;
+    return one;
+}
+
+const unsigned LOOPBACK = IFF_UP | IFF_RUNNING | IFF_LOOPBACK;
+
+std::vector<tcp_interface_t> machine()
+{
+    return {interface("lo", "127.0.0.1", LOOPBACK),
+            interface("docker0", "172.17.0.1"),
+            interface("eth0", "10.1.2.3"),
+            interface("eth1", "10.2.2.3"),
+            interface("eth10", "10.3.2.3"),
+            interface("ib0", "192.168.7.3"),
+            interface("eth9", "10.9.2.3", 0),
+            interface("br-12ab", "172.18.0.1"),
+            interface("veth77", "172.19.0.1"),
+            interface("eno1", "10.4.2.3", IFF_UP), /* no carrier */
+            interface("lo", "::1", LOOPBACK),
+            interface("eth0", "fd00::3"),
+            interface("eth0", "fe80::1"),
+            interface("ib0", "fd07::3")};
+}
+
+struct Choice {
+    quoit_status_t status;
+    std::string names, text; /* "eth0 10.1.2.3, lo 127.0.0.1" */
+};
+
+Choice choose(const std::string &pattern, int family = AF_UNSPEC, const char *route = nullptr, int capacity = 32,
+              std::vector<tcp_interface_t> all = machine())
+{
+    tcp_interface_t chosen[32];
+    int count = 0;
+    tcp_interface_wish_t wish = {"QUOIT_INTERFACE", pattern.c_str(), family, nullptr};
+    tcp_interface_t via;
+    if (route) {
+        via = interface("route", route);
+        wish.route = &via.address;
+    }
+    Choice choice = {tcp_interface_choose(all.data(), (int)all.size(), &wish, chosen, capacity, &count), "", ""};
+    if (choice.status != QUOIT_OK) {
+        choice.text = error_text();
+        return choice;
+    }
+    for (int i = 0; i < count; i++) {
+        char text[TCP_NAME_CAPACITY];
+        choice.names += std::string(i ? ", " : "") + chosen[i].name + " " + tcp_name_text(&chosen[i].address, text);
+    }
+    return choice;
+}
+
+} // namespace
+
+TEST(TcpInterface, UnsetRealOnesFirstThenVirtualThenLoopback)
+{
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3, ib0 192.168.7.3, eth0 fd00::3, ib0 fd07::3, docker0 172.17.0.1, "
+              "br-12ab 172.18.0.1, veth77 172.19.0.1, eno1 10.4.2.3, lo 127.0.0.1, lo ::1",
+              choose("").names);
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3", choose("", AF_INET, nullptr, 2).names);
+    EXPECT_EQ("lo 127.0.0.1", choose("", AF_UNSPEC, nullptr, 4, {interface("lo", "127.0.0.1", LOOPBACK)}).names);
+}
+
+TEST(TcpInterface, TheRouteToTheRendezvousGoesFirst)
+{
+    EXPECT_EQ("ib0 192.168.7.3, eth0 10.1.2.3", choose("", AF_INET, "192.168.7.3", 2).names);
+    EXPECT_EQ("docker0 172.17.0.1, eth0 10.1.2.3", choose("", AF_INET, "172.17.0.1", 2).names);
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3", choose("", AF_INET, "127.0.0.1", 2).names) << "loopback says nothing";
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3", choose("", AF_INET, "203.0.113.9", 2).names);
+}
+
+TEST(TcpInterface, Names)
+{
+    EXPECT_EQ("eth1 10.2.2.3", choose("eth1").names) << "not eth10";
+    EXPECT_EQ("ib0 192.168.7.3, ib0 fd07::3", choose("ib0").names);
+    EXPECT_EQ("lo 127.0.0.1, lo ::1", choose("lo").names);
+    EXPECT_EQ("eno1 10.4.2.3", choose("eno1").names);
+    EXPECT_EQ("eth1 10.2.2.3", choose("=eth1").names);
+}
+
+TEST(TcpInterface, Prefixes)
+{
+    EXPECT_EQ("eth1 10.2.2.3, eth10 10.3.2.3", choose("eth1*").names);
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3", choose("eth*", AF_INET).names);
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3", choose("eth", AF_INET).names) << "a name without exact fit is a prefix";
+    EXPECT_EQ(QUOIT_ERR_INVALID, choose("=eth").status);
+}
+
+TEST(TcpInterface, Networks)
+{
+    EXPECT_EQ("eth0 10.1.2.3", choose("10.1.0.0/16").names);
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3, eno1 10.4.2.3", choose("10.0.0.0/8").names);
+    EXPECT_EQ("eth1 10.2.2.3, eth10 10.3.2.3", choose("10.2.0.0/15").names);
+    EXPECT_EQ("ib0 192.168.7.3", choose("192.168.7.3").names);
+    EXPECT_EQ("ib0 192.168.7.3", choose("192.168.7.3/32").names);
+    EXPECT_EQ("eth0 fd00::3, ib0 fd07::3", choose("fd00::/8").names);
+    EXPECT_EQ("ib0 fd07::3", choose("fd04::/14").names);
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3, ib0 192.168.7.3, docker0 172.17.0.1, br-12ab 172.18.0.1, "
+              "veth77 172.19.0.1, eno1 10.4.2.3, lo 127.0.0.1",
+              choose("0.0.0.0/0").names);
+}
+
+TEST(TcpInterface, ListsAreInTheirUsersOrder)
+{
+    EXPECT_EQ("ib0 192.168.7.3, eth0 10.1.2.3, lo 127.0.0.1", choose("ib0,eth0, lo", AF_INET).names);
+    EXPECT_EQ("eth1 10.2.2.3, eth0 10.1.2.3, eth10 10.3.2.3", choose("10.2.0.0/16,eth*", AF_INET).names);
+    EXPECT_EQ("eth0 10.1.2.3", choose("nosuch0,eth0", AF_INET).names) << "one that is there suffices";
+}
+
+TEST(TcpInterface, Exclusion)
+{
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3, ib0 192.168.7.3, eno1 10.4.2.3",
+              choose("^docker0,br-*,veth,lo", AF_INET).names);
+    EXPECT_EQ("ib0 192.168.7.3, docker0 172.17.0.1, br-12ab 172.18.0.1, veth77 172.19.0.1, lo 127.0.0.1", choose("^10.0.0.0/8", AF_INET).names);
+    EXPECT_EQ("eth1 10.2.2.3, eth10 10.3.2.3, ib0 192.168.7.3", choose("^=eth0", AF_INET, nullptr, 3).names);
+    Choice none = choose("^0.0.0.0/0,::/0");
+    EXPECT_EQ(QUOIT_ERR_NOT_FOUND, none.status);
+    EXPECT_NE(none.text.find("leaves no interface"), std::string::npos) << none.text;
+}
+
+TEST(TcpInterface, Families)
+{
+    EXPECT_EQ("eth0 fd00::3, ib0 fd07::3, lo ::1", choose("", AF_INET6).names);
+    Choice none = choose("eth1", AF_INET6);
+    EXPECT_EQ(QUOIT_ERR_NOT_FOUND, none.status);
+    EXPECT_NE(none.text.find("IPv6"), std::string::npos) << none.text;
+}
+
+TEST(TcpInterface, LinkLocalAddressesOnlyWhereTheInterfaceIsNamed)
+{
+    EXPECT_EQ("eth0 10.1.2.3, eth0 fd00::3, eth0 fe80::1", choose("eth0").names);
+    EXPECT_EQ("eth0 fd00::3, eth0 fe80::1", choose("eth0", AF_INET6).names);
+    EXPECT_EQ(std::string::npos, choose("").names.find("fe80"));
+    EXPECT_EQ(std::string::npos, choose("^lo").names.find("fe80"));
+    EXPECT_EQ(QUOIT_ERR_NOT_FOUND, choose("fe80::/10").status);
+}
+
+TEST(TcpInterface, UnknownOnesAreAnErrorThatListsWhatThereIs)
+{
+    Choice choice = choose("nosuch0", AF_UNSPEC, nullptr, 4,
+                           {interface("lo", "127.0.0.1", LOOPBACK), interface("eth0", "10.1.2.3"), interface("eth9", "10.9.2.3", 0)});
+    EXPECT_EQ(QUOIT_ERR_INVALID, choice.status);
+    EXPECT_EQ("QUOIT_INTERFACE=nosuch0: no such interface; there are eth0 (10.1.2.3), eth9 (down, 10.9.2.3), lo (127.0.0.1)", choice.text);
+    EXPECT_EQ("QUOIT_INTERFACE=x: no such interface; there are none", choose("x", AF_UNSPEC, nullptr, 4, {}).text);
+    Choice down = choose("eth9");
+    EXPECT_EQ(QUOIT_ERR_NOT_FOUND, down.status);
+    EXPECT_NE(down.text.find("eth9 (down, 10.9.2.3)"), std::string::npos) << down.text;
+}
+
+TEST(TcpInterface, PatternsThatCannotBeRead)
+{
+    for (const char *pattern : {"10.0.0.0/33", "10.0.0.0/", "10.0.0.0/x", "10.0.0/8", "fd00::/129", "eth0/8", "^", ",", "=", "^ ,",
+                                "a-name-that-is-much-longer-than-any-interface-can-have-on-this-or-any-other-system"}) {
+        Choice choice = choose(pattern);
+        EXPECT_EQ(QUOIT_ERR_INVALID, choice.status) << pattern;
+        EXPECT_NE(choice.text.find(pattern), std::string::npos) << choice.text;
+    }
+}
+
+TEST(TcpInterface, ThisMachine)
+{
+    tcp_interface_t *all = nullptr;
+    int count = 0;
+    ASSERT_EQ(QUOIT_OK, tcp_interface_scan(&all, &count)) << error_text();
+    free(all);
+    tcp_name_t local = {};
+    ASSERT_TRUE(tcp_interface_route("127.0.0.1", &local));
+    char text[TCP_NAME_CAPACITY];
+    tcp_name_set_port(&local, 0);
+    EXPECT_STREQ("127.0.0.1", tcp_name_text(&local, text));
+    EXPECT_FALSE(tcp_interface_route("localhost", &local)) << "names are not looked up";
+    EXPECT_FALSE(tcp_interface_route(nullptr, &local));
+}
+
+TEST(TcpInterface, OfTheTransport)
+{
+    Node unknown(1, {{"INTERFACE", "nosuch0"}});
+    EXPECT_EQ(QUOIT_ERR_INVALID, unknown.open_status);
+    EXPECT_EQ(0u, unknown.open_text.find("QUOIT_INTERFACE=nosuch0: no such interface; there are ")) << unknown.open_text;
+    Node family(1, {{"IP_FAMILY", "5"}});
+    EXPECT_EQ(QUOIT_ERR_INVALID, family.open_status);
+    Node sockets(1, {{"TCP_SOCKETS", "17"}});
+    EXPECT_EQ(QUOIT_ERR_INVALID, sockets.open_status);
+
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    Node nccl(1, {{"IP_FAMILY", "4"}});
+    ASSERT_EQ(QUOIT_OK, nccl.open_status) << nccl.open_text;
+    EXPECT_EQ(1, nccl.inner()->listener_count);
+    char text[TCP_NAME_CAPACITY];
+    tcp_name_t name = nccl.listens_on();
+    tcp_name_set_port(&name, 0);
+    EXPECT_STREQ("127.0.0.1", tcp_name_text(&name, text));
+    setenv("GLOO_SOCKET_IFNAME", "nosuch0", 1); /* comes first, fits nothing: as if unset */
+    Node gloo(1, {{"IP_FAMILY", "4"}});
+    EXPECT_EQ(QUOIT_OK, gloo.open_status) << gloo.open_text;
+    Node ours(1, {{"INTERFACE", "127.0.0.0/8"}});
+    ASSERT_EQ(QUOIT_OK, ours.open_status) << ours.open_text;
+    EXPECT_EQ(1, ours.inner()->listener_count);
+    unsetenv("GLOO_SOCKET_IFNAME");
+    unsetenv("NCCL_SOCKET_IFNAME");
+}

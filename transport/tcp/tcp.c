@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The TCP transport: its table of calls, opening and closing, progress and the timer. One epoll set holds all its sockets, listening
+ * ones included, and one timerfd, which is set only while something has a deadline: it is the descriptor to sleep on.
+ */
+#include "transport/tcp/tcp.h"
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "transport/registry.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum { EVENTS_AT_ONCE = 16, LEAST_BUDGET = 16 * 1024 };
+
+/* ---------------------------------------------------------------- time */
+
+void tcp_transport_wake_at(tcp_transport_t *transport, uint64_t when)
+{
+    if (when >= transport->timer_at) return;
+    struct itimerspec at = {.it_value = {.tv_sec = (time_t)(when / 1000000000u), .tv_nsec = (long)(when % 1000000000u)}};
+    if (when == 0) at.it_value.tv_nsec = 1;
+    if (timerfd_settime(transport->timer->fd, TFD_TIMER_ABSTIME, &at, NULL) == 0) transport->timer_at = when;
+}
+
+static void timer_ready(tcp_transport_t *transport)
+{
+    uint64_t expirations, now = clock_now(), wake;
+    if (read(transport->timer->fd, &expirations, sizeof expirations) < 0) return;
+    transport->timer_at = CLOCK_NEVER;
+    wake = tcp_strangers_wake(transport, now);
+    if (transport->accept_at <= now) {
+        transport->accept_at = CLOCK_NEVER;
+        for (int i = 0; i < transport->listener_count; i++) tcp_socket_arm(transport->listeners[i], EPOLLIN);
+    }
+    for (list_t *node = transport->endpoints.next, *next; node != &transport->endpoints; node = next) {
+        tcp_endpoint_t *endpoint = container_of(node, tcp_endpoint_t, link);
+        next = node->next; /* waking frees at most this one */
+        if (endpoint->wake <= now)
+            tcp_endpoint_wake(endpoint, now);
+        else if (endpoint->wake < wake)
+            wake = endpoint->wake;
+    }
+    if (transport->accept_at < wake) wake = transport->accept_at;
+    tcp_transport_wake_at(transport, wake);
+}
+
+/* ---------------------------------------------------------------- opening */
+
+static quoit_status_t read_size(const quoit_transport_environment_t *environment, const char *name, int64_t fallback, int64_t least,
+                                int64_t most, uint32_t *value)
+{
+    const char *text = environment->setting(name);
+    int64_t number = fallback;
+    quoit_status_t status = text == NULL ? QUOIT_OK : parse_size(name, text, least, most, &number);
+    if (status == QUOIT_OK) *value = (uint32_t)number;
+    return status;
+}
+
+static quoit_status_t read_limits(tcp_transport_t *transport, const quoit_transport_environment_t *environment)
+{
+    tcp_limits_t *limits = &transport->limits;
+    int64_t timeout = 20 * 1000000, sockets = 2;
+    const char *text = environment->setting("TCP_SOCKETS");
+    quoit_status_t status = text == NULL ? QUOIT_OK : parse_int("TCP_SOCKETS", text, 1, CHANNEL_MAX_PIPES, &sockets);
+    if (status == QUOIT_OK) status = read_size(environment, "EAGER_LIMIT", 8 << 10, 256, 64 << 10, &limits->eager_limit);
+    if (status == QUOIT_OK) status = read_size(environment, "EAGER_POOL", 1 << 20, 64 << 10, 64 << 20, &limits->eager_pool);
+    if (status == QUOIT_OK) status = read_size(environment, "SEGMENT_SIZE", 256 << 10, 4 << 10, 4 << 20, &limits->segment_size);
+    text = environment->setting("CONNECT_TIMEOUT");
+    if (status == QUOIT_OK && text != NULL) status = parse_duration("CONNECT_TIMEOUT", text, 10000, 600000000, &timeout);
+    limits->sockets = (uint32_t)sockets;
+    transport->connect_ms = (int)((timeout + 999) / 1000);
+    return status;
+}
+
+static const char *filled(const char *text) { return text != NULL && text[0] != 0 ? text : NULL; }
+
+static quoit_status_t read_family(const quoit_transport_environment_t *environment, int *family)
+{
+    const char *text = filled(environment->setting("IP_FAMILY"));
+    if (text == NULL || strcmp(text, "any") == 0)
+        *family = AF_UNSPEC;
+    else if (strcmp(text, "4") == 0)
+        *family = AF_INET;
+    else if (strcmp(text, "6") == 0)
+        *family = AF_INET6;
+    else
+        return error_set(QUOIT_ERR_INVALID, "QUOIT_IP_FAMILY=%s: expected any, 4 or 6", text);
+    return QUOIT_OK;
+}
+
+/* What other libraries were told counts where Quoit was told nothing. */
+static const char *foreign_pattern(const char **variable)
+{
+    static const char *const variables[] = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *text = filled(getenv(variables[i]));
+        if (text == NULL) continue;
+        *variable = variables[i];
+        return text;
+    }
+    return NULL;
+}
+
+static void log_choice(const tcp_transport_t *transport, const char *variable)
+{
+    char text[TCP_NAME_CAPACITY];
+    for (int i = 0; i < transport->chosen_count; i++)
+        log_info("tcp", "address %d of %d: %s of %s%s%s", i + 1, transport->chosen_count,
+                 tcp_name_text(&transport->chosen[i].address, text), transport->chosen[i].name, variable != NULL ? ", chosen by " : "",
+                 variable != NULL ? variable : "");
+}
+
+static quoit_status_t choose_interfaces(tcp_transport_t *transport, const quoit_transport_environment_t *environment)
+{
+    tcp_interface_t *all = NULL;
+    tcp_name_t route;
+    int count = 0;
+    const char *foreign = NULL;
+    tcp_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = filled(environment->setting("INTERFACE"))};
+    quoit_status_t status = read_family(environment, &wish.family);
+    if (status == QUOIT_OK) status = tcp_interface_scan(&all, &count);
+    if (status != QUOIT_OK) return status;
+    if (tcp_interface_route(getenv("MASTER_ADDR"), &route)) wish.route = &route;
+    transport->named = wish.pattern != NULL;
+    if (wish.pattern == NULL) wish.pattern = foreign = foreign_pattern(&wish.variable);
+    if (wish.pattern == NULL) wish.pattern = "";
+    status = tcp_interface_choose(all, count, &wish, transport->chosen, TCP_MAX_ADDRESSES, &transport->chosen_count);
+    if (status != QUOIT_OK && foreign != NULL) {
+        log_warn("tcp", "%s; ignoring %s", error_text(), wish.variable);
+        foreign = NULL;
+        wish.pattern = "";
+        status = tcp_interface_choose(all, count, &wish, transport->chosen, TCP_MAX_ADDRESSES, &transport->chosen_count);
+    }
+    free(all);
+    if (status == QUOIT_OK) log_choice(transport, foreign != NULL || transport->named ? wish.variable : NULL);
+    return status;
+}
+
+static quoit_status_t open_descriptors(tcp_transport_t *transport)
+{
+    transport->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (transport->epoll < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "tcp: cannot make an epoll set");
+    int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (timer < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "tcp: cannot make a timer");
+    transport->timer = tcp_socket_create(transport, TCP_TIMER, timer, EPOLLIN);
+    return transport->timer != NULL ? QUOIT_OK : QUOIT_ERR_SYSTEM;
+}
+
+static void tcp_close(quoit_transport_t *base)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    if (transport == NULL) return;
+    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next)
+        tcp_endpoint_farewell(container_of(node, tcp_endpoint_t, link));
+    while (!list_is_empty(&transport->endpoints))
+        tcp_endpoint_destroy(container_of(transport->endpoints.next, tcp_endpoint_t, link));
+    while (!list_is_empty(&transport->strangers)) tcp_socket_destroy(container_of(transport->strangers.next, tcp_socket_t, link));
+    while (transport->listener_count > 0) tcp_socket_destroy(transport->listeners[--transport->listener_count]);
+    tcp_socket_destroy(transport->timer);
+    tcp_socket_bury(transport);
+    if (transport->epoll >= 0) close(transport->epoll);
+    tcp_jobs_destroy(transport);
+    table_destroy(transport->peers);
+    free(transport);
+}
+
+quoit_status_t tcp_open(const quoit_transport_environment_t *environment, const tcp_times_t *times, quoit_transport_t **result)
+{
+    tcp_transport_t *transport = calloc(1, sizeof *transport);
+    if (transport == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory to open the transport");
+    transport->base.ops = &transport_tcp;
+    transport->self = environment->self;
+    transport->times = *times;
+    transport->epoll = -1;
+    transport->timer_at = transport->accept_at = CLOCK_NEVER;
+    snprintf(transport->host, sizeof transport->host, "%s", environment->host != NULL ? environment->host : "?");
+    list_init(&transport->endpoints);
+    list_init(&transport->strangers);
+    list_init(&transport->dirty);
+    list_init(&transport->eventful);
+    list_init(&transport->graveyard);
+    quoit_status_t status = read_limits(transport, environment);
+    if (status == QUOIT_OK) status = choose_interfaces(transport, environment);
+    if (status == QUOIT_OK) status = open_descriptors(transport);
+    if (status == QUOIT_OK) status = table_create(&transport->peers);
+    if (status == QUOIT_OK) status = table_create(&transport->jobs);
+    if (status != QUOIT_OK) {
+        tcp_close(&transport->base);
+        return status;
+    }
+    *result = &transport->base;
+    return QUOIT_OK;
+}
+
+static quoit_status_t open_with_defaults(const quoit_transport_environment_t *environment, quoit_transport_t **transport)
+{
+    const tcp_times_t times = TCP_TIMES_DEFAULT;
+    return tcp_open(environment, &times, transport);
+}
+
+static quoit_status_t tcp_probe(const quoit_transport_environment_t *environment, char *why, size_t capacity)
+{
+    tcp_interface_t *all = NULL;
+    int count = 0, up = 0;
+    (void)environment;
+    quoit_status_t status = tcp_interface_scan(&all, &count);
+    for (int i = 0; i < count; i++) up += (all[i].flags & IFF_UP) != 0;
+    free(all);
+    if (status == QUOIT_OK && up > 0) return QUOIT_OK;
+    if (capacity > 0) snprintf(why, capacity, "%s", status == QUOIT_OK ? "no network interface with an IP address is up" : error_text());
+    return QUOIT_ERR_NOT_FOUND;
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static quoit_status_t tcp_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    quoit_status_t status = channel_send(endpoint->channel, key, buffer, length, transfer);
+    if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
+    return status;
+}
+
+static quoit_status_t tcp_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    quoit_status_t status = channel_recv(endpoint->channel, key, buffer, length, transfer);
+    if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
+    tcp_endpoint_check_parted(endpoint);
+    return status;
+}
+
+static quoit_status_t tcp_notify(quoit_endpoint_t *base, const void *data, size_t length)
+{
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    quoit_status_t status = channel_notify(endpoint->channel, data, length);
+    if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
+    return status;
+}
+
+static void tcp_cancel(quoit_transport_t *base, uint64_t comm)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next) {
+        tcp_endpoint_t *endpoint = container_of(node, tcp_endpoint_t, link);
+        if (endpoint->channel == NULL) continue;
+        channel_cancel(endpoint->channel, comm);
+        if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
+        tcp_endpoint_check_parted(endpoint);
+    }
+}
+
+static bool endpoint_event(tcp_endpoint_t *endpoint, quoit_event_t *event)
+{
+    const void *data;
+    size_t length;
+    *event = (quoit_event_t){.peer = endpoint->base.peer, .endpoint = &endpoint->base};
+    if (endpoint->channel != NULL && channel_next_notice(endpoint->channel, &data, &length)) {
+        event->type = QUOIT_EVENT_NOTICE;
+        event->data = data;
+        event->length = length;
+        return true;
+    }
+    tcp_endpoint_check_parted(endpoint);
+    if (endpoint->life != TCP_ENDED || endpoint->told) return false;
+    endpoint->told = true;
+    event->type = QUOIT_EVENT_CLOSED;
+    event->status = endpoint->status;
+    event->text = endpoint->text;
+    return true;
+}
+
+static bool tcp_next_event(quoit_transport_t *base, quoit_event_t *event)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    tcp_endpoint_t *last = transport->last;
+    transport->last = NULL;
+    if (last != NULL) tcp_endpoint_reap(last);
+    while (!list_is_empty(&transport->eventful)) {
+        tcp_endpoint_t *endpoint = container_of(transport->eventful.next, tcp_endpoint_t, eventful);
+        if (endpoint_event(endpoint, event)) {
+            transport->last = endpoint;
+            return true;
+        }
+        list_remove(&endpoint->eventful);
+        tcp_endpoint_reap(endpoint);
+    }
+    return false;
+}
+
+/* ---------------------------------------------------------------- progress */
+
+/* Write what waits, some TCP_BUDGET bytes of it, each endpoint once. */
+static int flush_dirty(tcp_transport_t *transport)
+{
+    uint64_t written = 0;
+    int done = 0;
+    list_t *last = transport->dirty.previous, *node;
+    while (written < TCP_BUDGET && !list_is_empty(&transport->dirty)) {
+        node = transport->dirty.next;
+        uint64_t bytes = tcp_endpoint_flush(container_of(node, tcp_endpoint_t, dirty));
+        written += bytes;
+        done += bytes > 0;
+        if (node == last) break;
+    }
+    return done;
+}
+
+static int socket_ready(tcp_socket_t *socket, uint32_t events, size_t budget)
+{
+    switch (socket->kind) {
+    case TCP_LISTENER: tcp_accept_ready(socket); break;
+    case TCP_TIMER: timer_ready(socket->transport); break;
+    case TCP_STRANGER: tcp_stranger_ready(socket, events); break;
+    case TCP_REFUSED: tcp_refused_ready(socket); break;
+    case TCP_CALLER: tcp_call_ready(socket, events); break;
+    case TCP_PIPE: return tcp_pipe_ready(socket, events, budget);
+    case TCP_DEAD: return 0;
+    }
+    return 1;
+}
+
+static int tcp_progress(quoit_transport_t *base)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    struct epoll_event events[EVENTS_AT_ONCE];
+    int done = list_is_empty(&transport->dirty) ? 0 : flush_dirty(transport);
+    int count = epoll_wait(transport->epoll, events, EVENTS_AT_ONCE, 0);
+    if (count <= 0) return done;
+    size_t budget = (size_t)TCP_BUDGET / (size_t)count;
+    if (budget < LEAST_BUDGET) budget = LEAST_BUDGET;
+    for (int i = 0; i < count; i++) done += socket_ready(events[i].data.ptr, events[i].events, budget);
+    if (!list_is_empty(&transport->dirty)) done += flush_dirty(transport);
+    tcp_socket_bury(transport);
+    return done;
+}
+
+static bool tcp_idle(quoit_transport_t *base)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next)
+        if (!tcp_endpoint_is_idle(container_of(node, tcp_endpoint_t, link))) return false;
+    return true;
+}
+
+static int tcp_descriptor(quoit_transport_t *base) { return ((tcp_transport_t *)base)->epoll; }
+
+static quoit_status_t tcp_arm(quoit_transport_t *base)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    return list_is_empty(&transport->dirty) && list_is_empty(&transport->eventful) ? QUOIT_OK : QUOIT_ERR_AGAIN;
+}
+
+static void tcp_disarm(quoit_transport_t *transport) { (void)transport; }
+
+/* ---------------------------------------------------------------- memory: nothing to do, or nothing that sockets can do */
+
+static quoit_status_t no_reg(quoit_transport_t *transport, const void *pointer, size_t length)
+{
+    (void)transport, (void)pointer, (void)length;
+    return QUOIT_OK;
+}
+
+static void no_dereg(quoit_transport_t *transport, const void *pointer) { (void)transport, (void)pointer; }
+
+static quoit_status_t unsupported(void) { return error_set(QUOIT_ERR_UNSUPPORTED, "tcp: processes share no memory over TCP"); }
+
+static quoit_status_t no_share_alloc(quoit_transport_t *transport, size_t length, void **pointer)
+{
+    (void)transport, (void)length, (void)pointer;
+    return unsupported();
+}
+
+static void no_share_free(quoit_transport_t *transport, void *pointer) { (void)transport, (void)pointer; }
+
+static quoit_status_t no_share_root(quoit_transport_t *transport, void **pointer)
+{
+    (void)transport, (void)pointer;
+    return unsupported();
+}
+
+static quoit_status_t no_export(quoit_transport_t *transport, const void *pointer, size_t length, void *handle)
+{
+    (void)transport, (void)pointer, (void)length, (void)handle;
+    return unsupported();
+}
+
+static quoit_status_t no_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
+{
+    (void)endpoint, (void)handle, (void)pointer;
+    return unsupported();
+}
+
+static void no_ring(quoit_endpoint_t *endpoint) { (void)endpoint; }
+
+/* ---------------------------------------------------------------- the table */
+
+static const char *tcp_describe(quoit_endpoint_t *base) { return ((tcp_endpoint_t *)base)->description; }
+
+static void tcp_count(quoit_endpoint_t *base, uint64_t *sent, uint64_t *received)
+{
+    *sent = *received = 0;
+    channel_count(((tcp_endpoint_t *)base)->channel, sent, received);
+}
+
+const quoit_transport_ops_t transport_tcp = {
+    .abi = QUOIT_TRANSPORT_ABI,
+    .struct_size = sizeof(quoit_transport_ops_t),
+    .name = "tcp",
+    .flags = QUOIT_TRANSPORT_MESSAGE,
+    .probe = tcp_probe,
+    .open = open_with_defaults,
+    .close = tcp_close,
+    .listen = tcp_listen,
+    .trust = tcp_trust,
+    .distrust = tcp_distrust,
+    .connect = tcp_connect,
+    .endpoint_status = tcp_endpoint_status,
+    .disconnect = tcp_disconnect,
+    .send = tcp_send,
+    .recv = tcp_recv,
+    .cancel = tcp_cancel,
+    .notify = tcp_notify,
+    .next_event = tcp_next_event,
+    .progress = tcp_progress,
+    .idle = tcp_idle,
+    .descriptor = tcp_descriptor,
+    .arm = tcp_arm,
+    .disarm = tcp_disarm,
+    .reg = no_reg,
+    .dereg = no_dereg,
+    .share_alloc = no_share_alloc,
+    .share_free = no_share_free,
+    .share_root = no_share_root,
+    .export_memory = no_export,
+    .attach = no_attach,
+    .ring = no_ring,
+    .describe = tcp_describe,
+    .count = tcp_count,
+};

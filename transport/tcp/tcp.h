@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The TCP transport's own types, and what its files offer each other.
+ *
+ *   tcp.c             the table of calls, opening and closing, progress, the timer, events
+ *   tcp_endpoint.c    an endpoint's life: asked for, standing, saying goodbye, gone
+ *   tcp_connect.c     the side that connects: a peer's addresses in turn, then the further sockets
+ *   tcp_accept.c      the side that listens: strangers, proofs, which of two connections stays
+ *   tcp_socket.c      a socket: options, epoll, bytes in and out (the channel's pipe), whether the peer's host still answers
+ *   tcp_address.c     bytes told to peers           tcp_interface.c   which addresses those are
+ *
+ * Sockets belong to the transport while nobody has proved anything (list `strangers`), then to an endpoint. A socket is freed only
+ * at the end of progress: events already fetched from epoll may still name it.
+ */
+#ifndef QUOIT_TRANSPORT_TCP_H
+#define QUOIT_TRANSPORT_TCP_H
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "transport/framing/channel.h"
+#include "transport/framing/handshake.h"
+#include "transport/tcp/tcp_address.h"
+#include "transport/tcp/tcp_interface.h"
+
+enum {
+    TCP_MAX_STRANGERS = 64,   /* connections that have proved nothing yet */
+    TCP_BUDGET = 128 * 1024,  /* bytes one call of progress moves, about */
+    TCP_TEXT_CAPACITY = 256,
+    TCP_CAUSE_CAPACITY = 96
+};
+
+/** Times, in milliseconds. Not settings: tests make them short. */
+typedef struct tcp_times {
+    int handshake;   /* from the first byte's connection to the proof; and from the first socket to the last of an attempt */
+    int stagger;     /* until the next address is tried beside one that does not answer */
+    int retry_least, retry_most; /* pause before an address is tried again, doubling */
+    int silence;     /* a host that acknowledges nothing for so long is taken for lost */
+} tcp_times_t;
+
+#define TCP_TIMES_DEFAULT {.handshake = 10000, .stagger = 250, .retry_least = 20, .retry_most = 1000, .silence = 20000}
+
+typedef enum tcp_kind {
+    TCP_LISTENER,
+    TCP_TIMER,
+    TCP_STRANGER, /* accepted; the handshake runs, then the preamble comes */
+    TCP_REFUSED,  /* has been told so; its bytes are read and dropped until it closes */
+    TCP_CALLER,   /* connecting; then the handshake runs, then the preamble goes out */
+    TCP_PIPE,     /* part of an endpoint that stands, or says goodbye */
+    TCP_DEAD      /* closed, waits to be freed */
+} tcp_kind_t;
+
+typedef struct tcp_transport tcp_transport_t;
+typedef struct tcp_endpoint tcp_endpoint_t;
+
+typedef struct tcp_socket {
+    list_t link; /* strangers, callers, incoming, or graveyard */
+    tcp_kind_t kind;
+    int fd;
+    uint32_t armed; /* epoll events asked for */
+    tcp_transport_t *transport;
+    tcp_endpoint_t *endpoint; /* NULL: stranger */
+    tcp_name_t remote;
+    uint64_t deadline;      /* STRANGER, REFUSED, CALLER */
+    handshake_t *handshake; /* owned; NULL once done, and while a caller is not connected */
+    int address, pipe;      /* CALLER: number of the address; CALLER, PIPE: number of the pipe */
+    bool proved, ready;     /* STRANGER, CALLER: handshake done; preamble through too */
+    uint8_t preamble[TCP_PREAMBLE_SIZE];
+    size_t preamble_done;
+    uint64_t attempt; /* STRANGER, once ready */
+    size_t drained;   /* REFUSED: bytes dropped so far */
+    /* PIPE */
+    bool blocked, dry, muted; /* no room to write; nothing more to read since epoll told; not in the epoll set any more */
+    int write_error;     /* errno of a write: told only when everything that came before has been read */
+    uint64_t pending_since; /* first look at which bytes lay unacknowledged; 0: none */
+    bool suspect;
+} tcp_socket_t;
+
+/** One address of a peer while it is tried. */
+typedef struct tcp_target {
+    tcp_name_t name;
+    tcp_socket_t *socket; /* under way; NULL: none */
+    uint64_t retry_at;
+    int retry_ms;
+    bool hopeless; /* no use trying again */
+    char cause[TCP_CAUSE_CAPACITY]; /* how the newest try ended; "": no try ended */
+} tcp_target_t;
+
+typedef enum tcp_life {
+    TCP_COMING,  /* not connected yet */
+    TCP_STANDING,
+    TCP_PARTED,  /* the peer said goodbye; messages that came before wait to be received */
+    TCP_LEAVING, /* disconnected here: the rest, goodbye, then the peer's end of stream */
+    TCP_ENDED    /* failed, or the peer said goodbye */
+} tcp_life_t;
+
+struct tcp_endpoint {
+    quoit_endpoint_t base;
+    list_t link, dirty, eventful; /* all endpoints; those with something to write; those with something to tell */
+    tcp_transport_t *transport;
+    tcp_life_t life;
+    int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
+    bool told; /* the CLOSED event was handed out, or is not wanted */
+    quoit_status_t status; /* ENDED: why */
+    char text[ERROR_TEXT_CAPACITY];
+    char name[TCP_TEXT_CAPACITY], description[TCP_TEXT_CAPACITY];
+    channel_t *channel; /* NULL until the limits are known */
+    tcp_limits_t limits;
+    tcp_socket_t *pipes[CHANNEL_MAX_PIPES];
+    int pipe_count;
+    uint64_t wake; /* when tcp_endpoint_wake is to be called; CLOCK_NEVER */
+
+    /* COMING: this side calls */
+    bool calling;
+    bool left_early; /* disconnected with something unsent: leaves once it stands */
+    uint64_t job, attempt, started, deadline, newest_try;
+    tcp_target_t targets[TCP_MAX_ADDRESSES];
+    int target_count;
+    list_t callers;
+    tcp_socket_t *chosen; /* the caller whose server has proved itself; the others were dropped */
+    /* COMING: the peer called */
+    list_t incoming; /* its sockets, all proved */
+
+    /* STANDING */
+    bool watched;
+    /* LEAVING */
+    bool shut, flushed; /* shutdown() done; all bytes acknowledged */
+};
+
+struct tcp_transport {
+    quoit_transport_t base;
+    quoit_process_id_t self;
+    char host[TCP_HOST_CAPACITY];
+    tcp_times_t times;
+    tcp_limits_t limits;
+    int connect_ms;
+    tcp_interface_t chosen[TCP_MAX_ADDRESSES];
+    int chosen_count;
+    bool named; /* the user named them: not being able to use one is an error */
+    int epoll;
+    tcp_socket_t *timer, *listeners[TCP_MAX_ADDRESSES];
+    int listener_count;
+    uint64_t timer_at, accept_at; /* what the timer is set to; when to accept again after running out of descriptors */
+    table_t *peers, *jobs; /* process -> endpoint that is or comes; job -> job_t of tcp_accept.c */
+    list_t endpoints, strangers, dirty, eventful, graveyard;
+    int stranger_count;
+    tcp_endpoint_t *last; /* whose event was handed out last; may go at the next call */
+};
+
+/** As the table's open, with other times. */
+quoit_status_t tcp_open(const quoit_transport_environment_t *environment, const tcp_times_t *times, quoit_transport_t **transport);
+
+/* ---- tcp.c */
+void tcp_transport_wake_at(tcp_transport_t *transport, uint64_t when);
+
+/* ---- tcp_socket.c */
+/** A socket of the transport around `fd`, which becomes its own (closed even on failure). NULL with a text when out of memory. */
+tcp_socket_t *tcp_socket_create(tcp_transport_t *transport, tcp_kind_t kind, int fd, uint32_t events);
+void tcp_socket_destroy(tcp_socket_t *socket); /* closes now, frees at the end of progress; NULL is accepted */
+void tcp_socket_bury(tcp_transport_t *transport);
+void tcp_socket_arm(tcp_socket_t *socket, uint32_t events);
+/** The peer's end of stream was reached, in order: nothing more is to be heard of this socket. */
+void tcp_socket_mute(tcp_socket_t *socket);
+/** Options while the connection is being made, and once it stands. */
+void tcp_socket_set_coming(tcp_socket_t *socket);
+void tcp_socket_set_standing(tcp_socket_t *socket);
+/** 0: went (some of it, told in *done); EAGAIN; another errno; ECONNRESET for an end of stream. */
+int tcp_socket_send(tcp_socket_t *socket, const void *bytes, size_t length, size_t *done);
+int tcp_socket_receive(tcp_socket_t *socket, void *bytes, size_t length, size_t *done);
+/** Send what the handshake has to send, read what it wants. 0: its state changed; EAGAIN: no more now; else errno. */
+int tcp_socket_shake(tcp_socket_t *socket);
+/** Read and drop at most `most` bytes; true when the end of the stream (or an error) was met. */
+bool tcp_socket_drain(tcp_socket_t *socket, size_t most);
+size_t tcp_socket_unacknowledged(const tcp_socket_t *socket);
+/** Look whether the peer's host answers; true when it has been silent too long. */
+bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now);
+extern const pipe_ops_t tcp_pipe_ops; /* pipe: tcp_socket_t * */
+
+/* ---- tcp_accept.c */
+quoit_status_t tcp_listen(quoit_transport_t *base, void *address, size_t *length);
+quoit_status_t tcp_trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length);
+void tcp_distrust(quoit_transport_t *base, uint64_t job);
+bool tcp_job_find(const tcp_transport_t *transport, uint64_t job, const void **secret, size_t *length);
+void tcp_jobs_destroy(tcp_transport_t *transport);
+void tcp_accept_ready(tcp_socket_t *listener);
+void tcp_stranger_ready(tcp_socket_t *stranger, uint32_t events);
+void tcp_refused_ready(tcp_socket_t *refused);
+/** Drop what is overdue; the next deadline. */
+uint64_t tcp_strangers_wake(tcp_transport_t *transport, uint64_t now);
+
+/* ---- tcp_connect.c */
+/** Begin, or go on, calling a peer whose targets are known. An endpoint that nobody wants any more may be gone afterwards. */
+void tcp_call_step(tcp_endpoint_t *endpoint);
+void tcp_call_ready(tcp_socket_t *caller, uint32_t events);
+/** Give up this side's attempt (the peer's stays, or the endpoint ends). */
+void tcp_call_drop(tcp_endpoint_t *endpoint);
+
+/* ---- tcp_endpoint.c */
+tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id_t peer, const char *name);
+void tcp_endpoint_destroy(tcp_endpoint_t *endpoint);
+tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer);
+quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits);
+/** All sockets are there: the connection stands. They become the endpoint's pipes, in this order. */
+void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *sockets, int count);
+/** It ends with this thread's error text (status OK: goodbye of the peer). */
+void tcp_endpoint_end(tcp_endpoint_t *endpoint, quoit_status_t status);
+void tcp_endpoint_wake_at(tcp_endpoint_t *endpoint, uint64_t when);
+void tcp_endpoint_wake(tcp_endpoint_t *endpoint, uint64_t now);
+int tcp_pipe_ready(tcp_socket_t *pipe, uint32_t events, size_t budget);
+/** Write what waits; bytes written. Puts the endpoint on the dirty list again when there is more and room for it. */
+uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint);
+void tcp_endpoint_touch(tcp_endpoint_t *endpoint); /* something to write: onto the dirty list */
+bool tcp_endpoint_is_idle(tcp_endpoint_t *endpoint);
+/** PARTED, and the last message was taken: then it ends. */
+void tcp_endpoint_check_parted(tcp_endpoint_t *endpoint);
+void tcp_endpoint_reap(tcp_endpoint_t *endpoint); /* free it if nobody needs it any more */
+void tcp_endpoint_farewell(tcp_endpoint_t *endpoint); /* for close: what can be said without waiting */
+
+quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **endpoint);
+quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base);
+void tcp_disconnect(quoit_endpoint_t *base);
+
+#endif

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The side that listens. Whoever connects is a stranger: one of at most TCP_MAX_STRANGERS, with a deadline, its bytes read by the
+ * handshake's parser alone. One that is refused costs a line in the log (a second and source). When strangers are too many, the one
+ * that has said nothing for longest makes room: a peer whose connection is dropped so calls again.
+ *
+ * A stranger that proves itself becomes one of its endpoint's `incoming` sockets; when all sockets of one attempt have arrived, the
+ * endpoint stands. Nobody need have asked for it.
+ */
+#include "base/log.h"
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BACKLOG = 1024, ACCEPTS_AT_ONCE = 16, REFUSED_MS = 1000, REFUSED_BYTES = 64 * 1024, EXHAUSTED_MS = 100 };
+
+/* ---------------------------------------------------------------- jobs */
+
+typedef struct job {
+    size_t length;
+    uint8_t secret[HANDSHAKE_SECRET_CAPACITY];
+} job_t;
+
+static table_key_t job_key(uint64_t job) { return (table_key_t){0, job}; }
+
+static void job_free(job_t *job)
+{
+    if (job == NULL) return;
+    explicit_bzero(job, sizeof *job);
+    free(job);
+}
+
+bool tcp_job_find(const tcp_transport_t *transport, uint64_t id, const void **secret, size_t *length)
+{
+    const job_t *job = table_get(transport->jobs, job_key(id));
+    if (job == NULL) return false;
+    *secret = job->secret;
+    *length = job->length;
+    return true;
+}
+
+quoit_status_t tcp_trust(quoit_transport_t *base, uint64_t id, const void *secret, size_t length)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    if (length > HANDSHAKE_SECRET_CAPACITY)
+        return error_set(QUOIT_ERR_INVALID, "tcp: secret of %zu bytes; at most %d are allowed", length, HANDSHAKE_SECRET_CAPACITY);
+    job_t *job = calloc(1, sizeof *job);
+    if (job == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for a job's secret");
+    job->length = length;
+    if (length > 0) memcpy(job->secret, secret, length);
+    job_t *old = table_take(transport->jobs, job_key(id));
+    quoit_status_t status = table_put(transport->jobs, job_key(id), job);
+    job_free(status == QUOIT_OK ? old : job);
+    if (status != QUOIT_OK) return status;
+    for (list_t *node = transport->strangers.next, *next; node != &transport->strangers; node = next) {
+        tcp_socket_t *stranger = container_of(node, tcp_socket_t, link);
+        next = node->next; /* a step removes no stranger but this one */
+        if (stranger->handshake != NULL && stranger->handshake->state == HANDSHAKE_WANTS_SECRET) tcp_stranger_ready(stranger, EPOLLIN);
+    }
+    return QUOIT_OK;
+}
+
+void tcp_distrust(quoit_transport_t *base, uint64_t job)
+{
+    job_free(table_take(((tcp_transport_t *)base)->jobs, job_key(job)));
+}
+
+void tcp_jobs_destroy(tcp_transport_t *transport)
+{
+    size_t cursor = 0;
+    table_key_t key;
+    void *job;
+    if (transport->jobs == NULL) return;
+    while (table_next(transport->jobs, &cursor, &key, &job)) job_free(job);
+    table_destroy(transport->jobs);
+    transport->jobs = NULL;
+}
+
+/* ---------------------------------------------------------------- strangers */
+
+static void forget_stranger(tcp_socket_t *stranger)
+{
+    if (stranger->endpoint == NULL && stranger->kind == TCP_STRANGER) stranger->transport->stranger_count--;
+}
+
+static void drop_stranger(tcp_socket_t *stranger, log_level_t level, const char *cause)
+{
+    char source[TCP_NAME_CAPACITY], name[TCP_NAME_CAPACITY];
+    tcp_name_t host = stranger->remote;
+    tcp_name_set_port(&host, 0);
+    if (log_enabled(level))
+        log_write_limited(tcp_name_text(&host, source), level, "tcp", "connection from %s dropped: %s",
+                          tcp_name_text(&stranger->remote, name), cause);
+    forget_stranger(stranger);
+    tcp_socket_destroy(stranger);
+}
+
+/* It is told, and listened to until it has closed: an immediate close() could destroy the reason on its way. */
+static void refuse_stranger(tcp_socket_t *stranger, log_level_t level)
+{
+    const char *cause = handshake_reason_text(stranger->handshake->reason);
+    const void *output;
+    size_t length, done = 0;
+    output = handshake_output(stranger->handshake, &length);
+    if (length == 0 || tcp_socket_send(stranger, output, length, &done) != 0 || done < length) {
+        drop_stranger(stranger, level, cause);
+        return;
+    }
+    char source[TCP_NAME_CAPACITY], name[TCP_NAME_CAPACITY];
+    tcp_name_t host = stranger->remote;
+    tcp_name_set_port(&host, 0);
+    if (log_enabled(level))
+        log_write_limited(tcp_name_text(&host, source), level, "tcp", "connection from %s refused: %s",
+                          tcp_name_text(&stranger->remote, name), cause);
+    shutdown(stranger->fd, SHUT_WR);
+    uint64_t deadline = clock_deadline(REFUSED_MS); /* it still counts as a stranger, and may have to make room */
+    if (deadline < stranger->deadline) stranger->deadline = deadline;
+    stranger->kind = TCP_REFUSED;
+    tcp_transport_wake_at(stranger->transport, stranger->deadline);
+    tcp_socket_arm(stranger, EPOLLIN);
+}
+
+static void drop_refused(tcp_socket_t *refused)
+{
+    refused->transport->stranger_count--;
+    tcp_socket_destroy(refused);
+}
+
+void tcp_refused_ready(tcp_socket_t *refused)
+{
+    refused->drained += 8192;
+    if (tcp_socket_drain(refused, 8192) || refused->drained >= REFUSED_BYTES) drop_refused(refused);
+}
+
+static bool said_hello(const tcp_socket_t *stranger) { return stranger->handshake->pipes != 0; }
+
+static bool waits_for_secret(const tcp_socket_t *stranger)
+{
+    return stranger->handshake != NULL && stranger->handshake->state == HANDSHAKE_WANTS_SECRET;
+}
+
+/* The oldest that was refused or has not even said HELLO; else the oldest. */
+static void make_room(tcp_transport_t *transport)
+{
+    tcp_socket_t *victim = container_of(transport->strangers.next, tcp_socket_t, link);
+    for (list_t *node = transport->strangers.next; node != &transport->strangers; node = node->next) {
+        tcp_socket_t *stranger = container_of(node, tcp_socket_t, link);
+        if (stranger->kind == TCP_STRANGER && said_hello(stranger)) continue;
+        victim = stranger;
+        break;
+    }
+    if (victim->kind == TCP_REFUSED)
+        drop_refused(victim);
+    else
+        drop_stranger(victim, LOG_WARN, "too many connections that have proved nothing");
+}
+
+uint64_t tcp_strangers_wake(tcp_transport_t *transport, uint64_t now)
+{
+    uint64_t wake = CLOCK_NEVER;
+    for (list_t *node = transport->strangers.next, *next; node != &transport->strangers; node = next) {
+        tcp_socket_t *stranger = container_of(node, tcp_socket_t, link);
+        next = node->next;
+        if (stranger->deadline > now) {
+            if (stranger->deadline < wake) wake = stranger->deadline;
+        } else if (stranger->kind == TCP_REFUSED) {
+            drop_refused(stranger);
+        } else {
+            drop_stranger(stranger, LOG_WARN,
+                          waits_for_secret(stranger) ? "no communicator of its job was created here in time"
+                                                     : "did not finish the handshake in time");
+        }
+    }
+    return wake;
+}
+
+/* ---------------------------------------------------------------- a peer that has proved itself */
+
+/* One of an endpoint's incoming sockets is gone. */
+static void incoming_lost(tcp_endpoint_t *endpoint)
+{
+    if (endpoint->life != TCP_COMING || !list_is_empty(&endpoint->incoming)) return;
+    if (endpoint->calling) {
+        tcp_call_step(endpoint);
+    } else {
+        error_set(QUOIT_ERR_CLOSED, "tcp: %s began to connect and left", endpoint->name);
+        tcp_endpoint_end(endpoint, QUOIT_ERR_CLOSED);
+        tcp_endpoint_reap(endpoint);
+    }
+}
+
+/* May the client's connection be, and as which endpoint's? NULL: refuse. */
+static tcp_endpoint_t *endpoint_for(tcp_socket_t *stranger)
+{
+    tcp_transport_t *transport = stranger->transport;
+    quoit_process_id_t peer = stranger->handshake->peer, self = transport->self;
+    tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, peer);
+    if (stranger->handshake->pipe > 0)
+        return endpoint != NULL && endpoint->life == TCP_COMING && !list_is_empty(&endpoint->incoming) ? endpoint : NULL;
+    if (endpoint != NULL && endpoint->life == TCP_STANDING) {
+        /* Perhaps its goodbye or its end lies unread in the old connection. */
+        for (int i = 0; i < endpoint->pipe_count && endpoint->life == TCP_STANDING; i++)
+            tcp_pipe_ready(endpoint->pipes[i], EPOLLIN, TCP_BUDGET);
+        if (endpoint->life == TCP_STANDING) return NULL;
+        endpoint = NULL;
+    }
+    if (endpoint == NULL) return tcp_endpoint_create(transport, peer, NULL);
+    bool lower = self.high != peer.high ? self.high < peer.high : self.low < peer.low;
+    /* The lower side's proof is out, so the peer may have taken its connection already. */
+    if (endpoint->chosen != NULL && lower) return NULL;
+    return endpoint;
+}
+
+static void verdict(tcp_socket_t *stranger)
+{
+    tcp_endpoint_t *endpoint = endpoint_for(stranger);
+    if (endpoint == NULL) {
+        handshake_refuse(stranger->handshake, HANDSHAKE_REASON_TIE);
+        return;
+    }
+    if (stranger->handshake->pipe == 0) {
+        tcp_call_drop(endpoint);
+        /* An older attempt of this peer: it has given that up. */
+        while (!list_is_empty(&endpoint->incoming)) tcp_socket_destroy(container_of(endpoint->incoming.next, tcp_socket_t, link));
+    }
+    forget_stranger(stranger);
+    stranger->endpoint = endpoint;
+    stranger->proved = true;
+    stranger->deadline = clock_deadline(stranger->transport->times.handshake);
+    list_remove(&stranger->link);
+    list_append(&endpoint->incoming, &stranger->link);
+    tcp_endpoint_wake_at(endpoint, stranger->deadline);
+    handshake_accept(stranger->handshake);
+}
+
+static quoit_status_t agree_on_limits(tcp_endpoint_t *endpoint, const tcp_preamble_t *preamble)
+{
+    tcp_limits_t ours = endpoint->transport->limits, theirs = preamble->limits;
+    if (endpoint->channel != NULL) {
+        ours = endpoint->limits;
+        if (ours.eager_limit == theirs.eager_limit && ours.eager_pool == theirs.eager_pool && ours.segment_size == theirs.segment_size)
+            return QUOIT_OK;
+    } else if (theirs.eager_limit <= ours.eager_limit && theirs.eager_pool <= ours.eager_pool &&
+               theirs.segment_size <= ours.segment_size) {
+        return tcp_endpoint_set_limits(endpoint, theirs);
+    }
+    return error_set(QUOIT_ERR_PROTOCOL, "tcp: %s uses other limits than agreed: eager %u, pool %u, segment %u; here %u, %u, %u",
+                     endpoint->name, theirs.eager_limit, theirs.eager_pool, theirs.segment_size, ours.eager_limit,
+                     ours.eager_pool, ours.segment_size);
+}
+
+static void establish_if_complete(tcp_endpoint_t *endpoint)
+{
+    tcp_socket_t *sockets[CHANNEL_MAX_PIPES] = {0}, *first = NULL;
+    int count = 0;
+    for (list_t *node = endpoint->incoming.next; node != &endpoint->incoming; node = node->next) {
+        tcp_socket_t *socket = container_of(node, tcp_socket_t, link);
+        if (socket->ready && socket->pipe == 0) first = socket;
+    }
+    if (first == NULL) return;
+    for (list_t *node = endpoint->incoming.next; node != &endpoint->incoming; node = node->next) {
+        tcp_socket_t *socket = container_of(node, tcp_socket_t, link);
+        if (!socket->ready || socket->attempt != first->attempt || socket->handshake->pipes != first->handshake->pipes) continue;
+        if (sockets[socket->pipe] == NULL) count++;
+        sockets[socket->pipe] = socket;
+    }
+    if (count == first->handshake->pipes) tcp_endpoint_establish(endpoint, sockets, count);
+}
+
+static void preamble_arrived(tcp_socket_t *stranger)
+{
+    tcp_endpoint_t *endpoint = stranger->endpoint;
+    tcp_preamble_t preamble;
+    quoit_status_t status = tcp_preamble_parse(stranger->preamble, &preamble);
+    if (status == QUOIT_OK && stranger->handshake->pipe == 0) {
+        size_t length = strlen(endpoint->name);
+        if (endpoint->count == 0 && strchr(endpoint->name, '(') == NULL)
+            snprintf(endpoint->name + length, sizeof endpoint->name - length, " (%s, pid %u)", preamble.host, preamble.pid);
+        status = agree_on_limits(endpoint, &preamble);
+    }
+    if (status != QUOIT_OK) {
+        tcp_socket_destroy(stranger);
+        log_warn("tcp", "%s", error_text());
+        incoming_lost(endpoint);
+        return;
+    }
+    stranger->attempt = preamble.attempt;
+    stranger->pipe = stranger->handshake->pipe;
+    stranger->ready = true;
+    tcp_socket_arm(stranger, EPOLLRDHUP);
+    establish_if_complete(endpoint);
+}
+
+/* 0: all is here; EAGAIN, or what broke. Reads nothing that follows it. */
+static int read_preamble(tcp_socket_t *stranger)
+{
+    while (stranger->preamble_done < sizeof stranger->preamble) {
+        size_t done;
+        int error = tcp_socket_receive(stranger, stranger->preamble + stranger->preamble_done,
+                                       sizeof stranger->preamble - stranger->preamble_done, &done);
+        if (error != 0) return error;
+        stranger->preamble_done += done;
+    }
+    return 0;
+}
+
+static void proved_step(tcp_socket_t *stranger)
+{
+    tcp_endpoint_t *endpoint = stranger->endpoint;
+    size_t output = 0;
+    int error = 0;
+    while (error == 0 && (handshake_output(stranger->handshake, &output), output > 0)) error = tcp_socket_shake(stranger);
+    if (error == 0) error = stranger->ready ? ECONNRESET : read_preamble(stranger);
+    if (error == 0) {
+        preamble_arrived(stranger);
+    } else if (error == EAGAIN) {
+        tcp_socket_arm(stranger, output > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    } else {
+        tcp_socket_destroy(stranger);
+        incoming_lost(endpoint);
+    }
+}
+
+/* ---------------------------------------------------------------- the handshake */
+
+/* Give the secret if the job is known. While it is not, the client is only watched for leaving. */
+static bool give_secret(tcp_socket_t *stranger)
+{
+    tcp_transport_t *transport = stranger->transport;
+    const void *secret;
+    size_t length;
+    if (tcp_job_find(transport, stranger->handshake->job, &secret, &length))
+        return handshake_secret(stranger->handshake, secret, length) == QUOIT_OK;
+    stranger->deadline = clock_deadline(transport->connect_ms);
+    tcp_transport_wake_at(transport, stranger->deadline);
+    tcp_socket_arm(stranger, EPOLLRDHUP);
+    return false;
+}
+
+static log_level_t refusal_level(handshake_reason_t reason)
+{
+    if (reason == HANDSHAKE_REASON_TIE) return LOG_DEBUG;
+    return reason == HANDSHAKE_REASON_PROCESS ? LOG_INFO : LOG_WARN;
+}
+
+static void stranger_failed(tcp_socket_t *stranger, int error)
+{
+    char cause[TCP_CAUSE_CAPACITY], buffer[64];
+    const char *text = error == ECONNRESET ? "closed before the handshake" : strerror_r(error, buffer, sizeof buffer);
+    snprintf(cause, sizeof cause, "%s", text);
+    /* After HELLO it is a peer that reached this process at another address, or gave up; before any byte that may be, too. */
+    log_level_t level = said_hello(stranger) ? LOG_DEBUG : stranger->handshake->in_length == 0 ? LOG_INFO : LOG_WARN;
+    drop_stranger(stranger, level, cause);
+}
+
+void tcp_stranger_ready(tcp_socket_t *stranger, uint32_t events)
+{
+    handshake_t *handshake = stranger->handshake;
+    int error = 0;
+    if (stranger->proved) {
+        proved_step(stranger);
+        return;
+    }
+    if (handshake->state == HANDSHAKE_WANTS_SECRET && (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) error = ECONNRESET;
+    while (error == 0) {
+        if (handshake->state == HANDSHAKE_FAILED) {
+            refuse_stranger(stranger, refusal_level(handshake->reason));
+            return;
+        }
+        if (handshake->state == HANDSHAKE_WANTS_SECRET && handshake->pipes > CHANNEL_MAX_PIPES) {
+            drop_stranger(stranger, LOG_WARN, "asked for more sockets than can be");
+            return;
+        }
+        if (handshake->state == HANDSHAKE_WANTS_SECRET && !give_secret(stranger)) return;
+        if (handshake->state == HANDSHAKE_WANTS_VERDICT) verdict(stranger);
+        if (stranger->proved) {
+            proved_step(stranger);
+            return;
+        }
+        if (handshake->state != HANDSHAKE_FAILED) error = tcp_socket_shake(stranger);
+    }
+    size_t output;
+    handshake_output(handshake, &output);
+    if (error == EAGAIN)
+        tcp_socket_arm(stranger, output > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    else
+        stranger_failed(stranger, error);
+}
+
+/* ---------------------------------------------------------------- listening */
+
+static void greet(tcp_transport_t *transport, int fd, const tcp_name_t *remote)
+{
+    if (transport->stranger_count >= TCP_MAX_STRANGERS) make_room(transport);
+    tcp_socket_t *stranger = tcp_socket_create(transport, TCP_STRANGER, fd, EPOLLIN);
+    if (stranger == NULL) {
+        log_warn("tcp", "%s", error_text());
+        return;
+    }
+    stranger->remote = *remote;
+    stranger->handshake = malloc(sizeof *stranger->handshake);
+    if (stranger->handshake == NULL) {
+        tcp_socket_destroy(stranger);
+        return;
+    }
+    handshake_listen(stranger->handshake, transport->self);
+    tcp_socket_set_coming(stranger);
+    stranger->deadline = clock_deadline(transport->times.handshake);
+    transport->stranger_count++;
+    list_append(&transport->strangers, &stranger->link);
+    tcp_transport_wake_at(transport, stranger->deadline);
+}
+
+void tcp_accept_ready(tcp_socket_t *listener)
+{
+    tcp_transport_t *transport = listener->transport;
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        tcp_name_t remote;
+        socklen_t size = sizeof remote;
+        int fd = accept4(listener->fd, &remote.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            greet(transport, fd, &remote);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            char buffer[64];
+            log_write_limited("accept", LOG_WARN, "tcp", "cannot accept connections: %s; the next try is in %d ms",
+                              strerror_r(errno, buffer, sizeof buffer), EXHAUSTED_MS);
+            for (int k = 0; k < transport->listener_count; k++) tcp_socket_arm(transport->listeners[k], 0);
+            transport->accept_at = clock_deadline(EXHAUSTED_MS);
+            tcp_transport_wake_at(transport, transport->accept_at);
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+/* One listening socket on this address and a port of the kernel's choice, which is written into `name`. */
+static quoit_status_t listen_on(tcp_transport_t *transport, tcp_interface_t *interface, tcp_name_t *name)
+{
+    char text[TCP_NAME_CAPACITY];
+    const char *doing = "open a socket for";
+    socklen_t size = sizeof *name;
+    int one = 1;
+    *name = interface->address;
+    int fd = socket(name->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) goto failed;
+    if (name->any.sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+    doing = "bind";
+    if (bind(fd, &name->any, tcp_name_size(name)) != 0) goto failed;
+    doing = "listen on";
+    if (listen(fd, BACKLOG) != 0 || getsockname(fd, &name->any, &size) != 0) goto failed;
+    tcp_socket_t *listener = tcp_socket_create(transport, TCP_LISTENER, fd, EPOLLIN);
+    if (listener == NULL) return QUOIT_ERR_SYSTEM;
+    transport->listeners[transport->listener_count++] = listener;
+    return QUOIT_OK;
+
+failed:
+    error_set_errno(QUOIT_ERR_NETWORK, errno, "tcp: cannot %s %s of interface %s", doing, tcp_name_text(&interface->address, text),
+                    interface->name);
+    if (fd >= 0) close(fd);
+    return QUOIT_ERR_NETWORK;
+}
+
+static void close_listeners(tcp_transport_t *transport)
+{
+    while (transport->listener_count > 0) tcp_socket_destroy(transport->listeners[--transport->listener_count]);
+}
+
+/*
+ * Listening sockets are made once; asked again, their addresses are told again. An address that the user named must be usable; only
+ * IPv6 addresses may be tentative for the first seconds of an interface, and others may do without them.
+ */
+static quoit_status_t ensure_listeners(tcp_transport_t *transport)
+{
+    quoit_status_t status = QUOIT_OK;
+    for (int i = 0; i < transport->chosen_count; i++) {
+        tcp_name_t name;
+        status = listen_on(transport, &transport->chosen[i], &name);
+        if (status == QUOIT_OK) {
+            transport->listeners[transport->listener_count - 1]->remote = name;
+        } else if (transport->named && name.any.sa_family != AF_INET6) {
+            close_listeners(transport);
+            return status;
+        } else {
+            log_warn("tcp", "%s", error_text());
+        }
+    }
+    return transport->listener_count > 0 ? QUOIT_OK : status;
+}
+
+quoit_status_t tcp_listen(quoit_transport_t *base, void *bytes, size_t *length)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    tcp_address_t address = {.limits = transport->limits};
+    quoit_status_t status = transport->listener_count > 0 ? QUOIT_OK : ensure_listeners(transport);
+    if (status != QUOIT_OK) return status;
+    for (int i = 0; i < transport->listener_count; i++) address.names[address.count++] = transport->listeners[i]->remote;
+    return tcp_address_write(&address, bytes, length);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The side that connects.
+ *
+ * First one socket: the peer's addresses are tried in turn, the next one as soon as all before it have failed, or after `stagger`
+ * beside those that do not answer; failed ones again and again, with growing pauses, until the deadline. Every socket that stands
+ * says HELLO at once, but only one goes on: the first whose server proves itself is chosen, the others are dropped before they have
+ * proved anything, so the server never has to guess which of them is meant. When the chosen one is welcome, the further sockets
+ * of the connection are opened to the same address; when all are, the endpoint stands.
+ *
+ * Both sides may call each other. A chosen caller of the lower process id stays; see verdict() in tcp_accept.c. The higher one is told
+ * TIE and waits for the other connection; it calls again later in case that one fails.
+ */
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { TIE_PAUSE_MS = 500 };
+
+static uint64_t in_ms(uint64_t now, int ms) { return now + (uint64_t)ms * 1000000u; }
+
+void tcp_call_drop(tcp_endpoint_t *endpoint)
+{
+    while (!list_is_empty(&endpoint->callers)) tcp_socket_destroy(container_of(endpoint->callers.next, tcp_socket_t, link));
+    for (int i = 0; i < endpoint->target_count; i++) endpoint->targets[i].socket = NULL;
+    endpoint->chosen = NULL;
+}
+
+/* ---------------------------------------------------------------- failing */
+
+/* "10.0.0.7:4123 (Connection refused), [fd00::7]:4123 (no answer)" */
+static void list_targets(const tcp_endpoint_t *endpoint, text_t *text)
+{
+    char name[TCP_NAME_CAPACITY];
+    for (int i = 0; i < endpoint->target_count; i++) {
+        const tcp_target_t *target = &endpoint->targets[i];
+        const char *cause = target->cause[0] != 0 ? target->cause : "not tried yet";
+        if (target->socket != NULL && target->cause[0] == 0)
+            cause = target->socket->handshake != NULL ? "connected, but no answer to the handshake" : "no answer";
+        text_append(text, "%s%s (%s)", i == 0 ? "" : ", ", tcp_name_text(&target->name, name), cause);
+    }
+}
+
+static void give_up(tcp_endpoint_t *endpoint, quoit_status_t status, uint64_t now)
+{
+    text_t text = {0};
+    char *tried = NULL;
+    list_targets(endpoint, &text);
+    quoit_status_t listed = text_finish(&text, &tried);
+    error_set(status,
+              "tcp: cannot reach %s: tried %s during %.3g s; is that process still alive, and do firewalls let the hosts connect? "
+              "QUOIT_INTERFACE chooses other addresses",
+              endpoint->name, listed == QUOIT_OK ? tried : "its addresses", (double)(now - endpoint->started) / 1e9);
+    free(tried);
+    tcp_endpoint_end(endpoint, status);
+}
+
+/* The try of this caller's address is over. A caller that was chosen, or opened after that one, takes the whole attempt with it. */
+static void caller_failed(tcp_socket_t *caller, int pause_ms, const char *cause)
+{
+    tcp_endpoint_t *endpoint = caller->endpoint;
+    tcp_target_t *target = &endpoint->targets[caller->address];
+    bool whole = endpoint->chosen != NULL;
+    char name[TCP_NAME_CAPACITY];
+    snprintf(target->cause, sizeof target->cause, "%s", cause);
+    log_debug("tcp", "%s at %s: %s", endpoint->name, tcp_name_text(&target->name, name), cause);
+    if (target->retry_ms == 0) target->retry_ms = endpoint->transport->times.retry_least;
+    target->retry_at = in_ms(clock_now(), pause_ms > 0 ? pause_ms : target->retry_ms);
+    target->retry_ms *= 2;
+    if (target->retry_ms > endpoint->transport->times.retry_most) target->retry_ms = endpoint->transport->times.retry_most;
+    if (whole) {
+        tcp_call_drop(endpoint);
+    } else {
+        target->socket = NULL;
+        tcp_socket_destroy(caller);
+    }
+    endpoint->newest_try = 0;
+}
+
+static void caller_failed_errno(tcp_socket_t *caller, int error)
+{
+    char buffer[64], cause[TCP_CAUSE_CAPACITY];
+    const char *text = strerror_r(error, buffer, sizeof buffer);
+    bool shaking = caller->handshake != NULL;
+    if (shaking && error == ECONNRESET) text = "closed the connection during the handshake; is another program listening there?";
+    snprintf(cause, sizeof cause, "%s", text);
+    caller_failed(caller, 0, cause);
+}
+
+/* ---------------------------------------------------------------- calling */
+
+/* A scope is this host's own business: take that of the interface in use here. */
+static void set_scope(const tcp_transport_t *transport, tcp_name_t *name)
+{
+    if (!tcp_name_is_link_local(name)) return;
+    for (int i = 0; i < transport->chosen_count; i++) {
+        name->v6.sin6_scope_id = if_nametoindex(transport->chosen[i].name);
+        if (tcp_name_is_link_local(&transport->chosen[i].address)) return;
+    }
+}
+
+/* 0, or why this cannot even be begun. */
+static int start_caller(tcp_endpoint_t *endpoint, int address, int pipe)
+{
+    tcp_transport_t *transport = endpoint->transport;
+    tcp_name_t name = endpoint->targets[address].name;
+    set_scope(transport, &name);
+    int fd = socket(name.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return errno;
+    tcp_socket_t *caller = tcp_socket_create(transport, TCP_CALLER, fd, 0);
+    if (caller == NULL) return ENOMEM;
+    caller->endpoint = endpoint;
+    caller->remote = name;
+    caller->address = address;
+    caller->pipe = pipe;
+    list_append(&endpoint->callers, &caller->link);
+    if (pipe == 0) endpoint->targets[address].socket = caller;
+    if (pipe > 0) caller->deadline = clock_deadline(transport->times.handshake);
+    tcp_socket_set_coming(caller);
+    if (connect(fd, &name.any, tcp_name_size(&name)) != 0 && errno != EINPROGRESS) {
+        int error = errno;
+        if (pipe == 0) endpoint->targets[address].socket = NULL;
+        tcp_socket_destroy(caller);
+        return error;
+    }
+    tcp_socket_arm(caller, EPOLLOUT);
+    return 0;
+}
+
+static void try_target(tcp_endpoint_t *endpoint, int address, uint64_t now)
+{
+    tcp_target_t *target = &endpoint->targets[address];
+    int error = start_caller(endpoint, address, 0);
+    if (error == 0) {
+        endpoint->newest_try = now;
+        return;
+    }
+    char buffer[64];
+    snprintf(target->cause, sizeof target->cause, "%s", strerror_r(error, buffer, sizeof buffer));
+    if (target->retry_ms == 0) target->retry_ms = endpoint->transport->times.retry_least;
+    target->retry_at = in_ms(now, target->retry_ms);
+    if (target->retry_ms < endpoint->transport->times.retry_most) target->retry_ms *= 2;
+}
+
+/* Start what is due; when to look again. */
+static uint64_t try_targets(tcp_endpoint_t *endpoint, uint64_t now)
+{
+    uint64_t wake = endpoint->deadline;
+    for (int i = 0; i < endpoint->target_count; i++) {
+        tcp_target_t *target = &endpoint->targets[i];
+        if (target->socket != NULL || target->hopeless) continue;
+        uint64_t due = target->retry_at;
+        uint64_t turn = endpoint->newest_try == 0 ? 0 : in_ms(endpoint->newest_try, endpoint->transport->times.stagger);
+        if (turn > due) due = turn;
+        if (due <= now) {
+            try_target(endpoint, i, now);
+            due = target->retry_at > now ? target->retry_at : endpoint->deadline;
+        }
+        if (due < wake) wake = due;
+    }
+    return wake;
+}
+
+static bool all_hopeless(const tcp_endpoint_t *endpoint)
+{
+    for (int i = 0; i < endpoint->target_count; i++)
+        if (!endpoint->targets[i].hopeless) return false;
+    return true;
+}
+
+void tcp_call_step(tcp_endpoint_t *endpoint)
+{
+    uint64_t now = clock_now(), wake = endpoint->deadline;
+    if (now >= endpoint->deadline || all_hopeless(endpoint)) {
+        give_up(endpoint, now >= endpoint->deadline ? QUOIT_ERR_TIMEOUT : QUOIT_ERR_NETWORK, now);
+        tcp_endpoint_reap(endpoint);
+        return;
+    }
+    for (list_t *node = endpoint->callers.next; node != &endpoint->callers; node = node->next) {
+        tcp_socket_t *caller = container_of(node, tcp_socket_t, link);
+        if (caller->deadline <= now) {
+            caller_failed(caller, 0, "began the handshake and did not finish it");
+            break; /* at least this node is gone; the others' turn comes with the next look */
+        }
+        if (caller->deadline < wake) wake = caller->deadline;
+    }
+    if (endpoint->chosen == NULL && list_is_empty(&endpoint->incoming)) {
+        uint64_t next = try_targets(endpoint, now);
+        if (next < wake) wake = next;
+    }
+    tcp_endpoint_wake_at(endpoint, wake);
+}
+
+/* ---------------------------------------------------------------- a caller that stands */
+
+static bool begin_handshake(tcp_socket_t *caller)
+{
+    tcp_endpoint_t *endpoint = caller->endpoint;
+    const void *secret;
+    size_t length;
+    handshake_t *handshake = malloc(sizeof *handshake);
+    if (handshake == NULL || !tcp_job_find(endpoint->transport, endpoint->job, &secret, &length) ||
+        handshake_connect(handshake, endpoint->job, endpoint->transport->self, endpoint->base.peer,
+                          (uint16_t)endpoint->limits.sockets, (uint16_t)caller->pipe, secret, length) != QUOIT_OK) {
+        free(handshake);
+        caller_failed(caller, 0, "the job is not trusted any more, or memory is short");
+        return false;
+    }
+    caller->handshake = handshake;
+    return true;
+}
+
+/* This caller's server has proved itself, and our proof goes out next. */
+static void choose(tcp_socket_t *caller)
+{
+    tcp_endpoint_t *endpoint = caller->endpoint;
+    for (list_t *node = endpoint->callers.next, *next; node != &endpoint->callers; node = next) {
+        tcp_socket_t *other = container_of(node, tcp_socket_t, link);
+        next = node->next;
+        if (other == caller) continue;
+        endpoint->targets[other->address].socket = NULL;
+        tcp_socket_destroy(other);
+    }
+    endpoint->chosen = caller;
+    caller->deadline = clock_deadline(endpoint->transport->times.handshake);
+    tcp_endpoint_wake_at(endpoint, caller->deadline);
+}
+
+static void handshake_failed(tcp_socket_t *caller)
+{
+    handshake_reason_t reason = caller->handshake->reason;
+    tcp_target_t *target = &caller->endpoint->targets[caller->address];
+    const void *output;
+    size_t length, done;
+    output = handshake_output(caller->handshake, &length);
+    if (length > 0) tcp_socket_send(caller, output, length, &done); /* the reason, so that the server can tell it too */
+    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION) target->hopeless = true;
+    caller_failed(caller, reason == HANDSHAKE_REASON_TIE ? TIE_PAUSE_MS : 0, handshake_reason_text(reason));
+}
+
+static void make_preamble(tcp_socket_t *caller)
+{
+    tcp_endpoint_t *endpoint = caller->endpoint;
+    tcp_preamble_t preamble = {.attempt = endpoint->attempt, .limits = endpoint->limits, .pid = (uint32_t)getpid()};
+    memcpy(preamble.host, endpoint->transport->host, sizeof preamble.host);
+    tcp_preamble_write(&preamble, caller->preamble);
+    caller->proved = true;
+}
+
+static void establish_if_complete(tcp_endpoint_t *endpoint)
+{
+    tcp_socket_t *sockets[CHANNEL_MAX_PIPES] = {0};
+    int count = 0;
+    for (list_t *node = endpoint->callers.next; node != &endpoint->callers; node = node->next) {
+        tcp_socket_t *caller = container_of(node, tcp_socket_t, link);
+        if (!caller->ready) continue;
+        sockets[caller->pipe] = caller;
+        count++;
+    }
+    if (count == (int)endpoint->limits.sockets) tcp_endpoint_establish(endpoint, sockets, count);
+}
+
+/* All is said on this socket. After the first one the others are opened. */
+static void caller_done(tcp_socket_t *caller)
+{
+    tcp_endpoint_t *endpoint = caller->endpoint;
+    caller->ready = true;
+    caller->deadline = CLOCK_NEVER; /* the further ones have their own */
+    tcp_socket_arm(caller, EPOLLRDHUP);
+    if (caller->pipe == 0) {
+        for (int pipe = 1; pipe < (int)endpoint->limits.sockets; pipe++) {
+            int error = start_caller(endpoint, caller->address, pipe);
+            if (error == 0) continue;
+            caller_failed_errno(caller, error);
+            return;
+        }
+    }
+    establish_if_complete(endpoint);
+}
+
+/* 0 when the preamble is out, EAGAIN, or what broke. */
+static int send_preamble(tcp_socket_t *caller)
+{
+    while (caller->preamble_done < sizeof caller->preamble) {
+        size_t done;
+        int error = tcp_socket_send(caller, caller->preamble + caller->preamble_done,
+                                    sizeof caller->preamble - caller->preamble_done, &done);
+        if (error != 0) return error;
+        caller->preamble_done += done;
+    }
+    return 0;
+}
+
+/* As far as it goes without waiting; what epoll is to tell next. The caller may be gone afterwards. */
+static void caller_step(tcp_socket_t *caller)
+{
+    tcp_endpoint_t *endpoint = caller->endpoint;
+    handshake_t *handshake = caller->handshake;
+    int error = 0;
+    size_t output = 0;
+    while (error == 0 && !caller->proved) {
+        error = tcp_socket_shake(caller);
+        handshake_output(handshake, &output);
+        if (handshake->state == HANDSHAKE_FAILED) {
+            handshake_failed(caller);
+            return;
+        }
+        if (handshake->state == HANDSHAKE_DONE) make_preamble(caller);
+        /* After HELLO is out, the only thing there can be to send is the proof. */
+        if (endpoint->chosen == NULL && handshake->step != 0) choose(caller);
+    }
+    if (caller->proved && (error == 0 || error == EAGAIN)) error = send_preamble(caller);
+    if (error == 0)
+        caller_done(caller);
+    else if (error == EAGAIN)
+        tcp_socket_arm(caller, output > 0 || caller->proved ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    else
+        caller_failed_errno(caller, error);
+}
+
+void tcp_call_ready(tcp_socket_t *caller, uint32_t events)
+{
+    tcp_endpoint_t *endpoint = caller->endpoint;
+    if (caller->ready) {
+        caller_failed_errno(caller, ECONNRESET); /* the peer closed it while others were on their way */
+    } else if (caller->handshake == NULL) {
+        int error = 0;
+        socklen_t size = sizeof error;
+        if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP))) return;
+        if (getsockopt(caller->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+        if (error != 0)
+            caller_failed_errno(caller, error);
+        else if (begin_handshake(caller))
+            caller_step(caller);
+    } else {
+        caller_step(caller);
+    }
+    if (endpoint->life == TCP_COMING && endpoint->calling) tcp_call_step(endpoint);
+}
+
+/* ---------------------------------------------------------------- the table's call */
+
+static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t *peer, const tcp_address_t *address)
+{
+    tcp_transport_t *transport = endpoint->transport;
+    quoit_status_t status = random_bytes(&endpoint->attempt, sizeof endpoint->attempt);
+    if (status == QUOIT_OK && endpoint->channel == NULL)
+        status = tcp_endpoint_set_limits(endpoint, tcp_limits_least(transport->limits, address->limits));
+    if (status != QUOIT_OK) return status;
+    endpoint->job = peer->job;
+    endpoint->target_count = address->count;
+    for (int i = 0; i < address->count; i++) endpoint->targets[i] = (tcp_target_t){.name = address->names[i]};
+    endpoint->started = clock_now();
+    endpoint->deadline = clock_deadline(peer->timeout_ms > 0 ? peer->timeout_ms : transport->connect_ms);
+    endpoint->calling = true;
+    endpoint->count = 1;
+    return QUOIT_OK;
+}
+
+quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **result)
+{
+    tcp_transport_t *transport = (tcp_transport_t *)base;
+    tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, peer->process);
+    tcp_address_t address;
+    const void *secret;
+    size_t length;
+    if (endpoint != NULL && (endpoint->life == TCP_STANDING || endpoint->calling)) {
+        if (endpoint->count == 0 && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
+        endpoint->count++;
+        endpoint->left_early = false;
+        *result = &endpoint->base;
+        return QUOIT_OK;
+    }
+    if (peer->process.high == transport->self.high && peer->process.low == transport->self.low)
+        return error_set(QUOIT_ERR_INVALID, "tcp: a process does not connect to itself");
+    if (!tcp_job_find(transport, peer->job, &secret, &length))
+        return error_set(QUOIT_ERR_INVALID, "tcp: no secret is known for job %016llx", (unsigned long long)peer->job);
+    quoit_status_t status = tcp_address_parse(peer->address, peer->address_length, &address);
+    if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name != NULL ? peer->name : "a peer");
+    bool fresh = endpoint == NULL;
+    if (fresh) endpoint = tcp_endpoint_create(transport, peer->process, peer->name);
+    if (endpoint == NULL) return QUOIT_ERR_NO_MEMORY;
+    if (!fresh && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
+    status = begin_calling(endpoint, peer, &address);
+    if (status != QUOIT_OK) {
+        if (fresh) tcp_endpoint_destroy(endpoint);
+        return status;
+    }
+    tcp_call_step(endpoint);
+    *result = &endpoint->base;
+    return QUOIT_OK;
+}

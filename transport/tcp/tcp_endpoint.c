@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An endpoint's life: COMING (tcp_connect.c calls the peer, or tcp_accept.c collects the sockets of a peer that called), STANDING,
+ * then ENDED (something broke; or the peer said goodbye, after PARTED if its last messages wait to be received) or LEAVING
+ * (disconnected here).
+ *
+ * Leaving: what is queued goes out, then the goodbye, then shutdown(SHUT_WR); the peer's bytes are read and dropped until its end
+ * of stream. Closing earlier would make the kernel answer the peer's next bytes with a reset, which can destroy ours on their way.
+ */
+#include "base/log.h"
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+enum { LEAVE_LOOK_MS = 10 };
+
+tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id_t peer, const char *name)
+{
+    tcp_endpoint_t *endpoint = calloc(1, sizeof *endpoint);
+    if (endpoint == NULL) {
+        error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for an endpoint");
+        return NULL;
+    }
+    endpoint->base.transport = &transport->base;
+    endpoint->base.peer = peer;
+    endpoint->transport = transport;
+    endpoint->wake = CLOCK_NEVER;
+    list_init(&endpoint->link);
+    list_init(&endpoint->dirty);
+    list_init(&endpoint->eventful);
+    list_init(&endpoint->callers);
+    list_init(&endpoint->incoming);
+    if (name != NULL)
+        snprintf(endpoint->name, sizeof endpoint->name, "%s", name);
+    else
+        snprintf(endpoint->name, sizeof endpoint->name, "process %016" PRIx64 "%016" PRIx64, peer.high, peer.low);
+    snprintf(endpoint->description, sizeof endpoint->description, "tcp, not connected yet");
+    if (table_put(transport->peers, (table_key_t){peer.high, peer.low}, endpoint) != QUOIT_OK) {
+        free(endpoint);
+        return NULL;
+    }
+    list_append(&transport->endpoints, &endpoint->link);
+    return endpoint;
+}
+
+tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer)
+{
+    return table_get(transport->peers, (table_key_t){peer.high, peer.low});
+}
+
+/* New connections with this peer get another endpoint. */
+static void forget_peer(tcp_endpoint_t *endpoint)
+{
+    quoit_process_id_t peer = endpoint->base.peer;
+    if (tcp_endpoint_find(endpoint->transport, peer) == endpoint)
+        table_take(endpoint->transport->peers, (table_key_t){peer.high, peer.low});
+}
+
+static void destroy_sockets(list_t *list)
+{
+    while (!list_is_empty(list)) tcp_socket_destroy(container_of(list->next, tcp_socket_t, link));
+}
+
+static void close_pipes(tcp_endpoint_t *endpoint)
+{
+    for (int i = 0; i < endpoint->pipe_count; i++) {
+        tcp_socket_destroy(endpoint->pipes[i]);
+        endpoint->pipes[i] = NULL;
+    }
+    endpoint->pipe_count = 0;
+}
+
+void tcp_endpoint_destroy(tcp_endpoint_t *endpoint)
+{
+    if (endpoint == NULL) return;
+    forget_peer(endpoint);
+    tcp_call_drop(endpoint);
+    destroy_sockets(&endpoint->incoming);
+    close_pipes(endpoint);
+    list_remove(&endpoint->link);
+    list_remove(&endpoint->dirty);
+    list_remove(&endpoint->eventful);
+    if (endpoint->transport->last == endpoint) endpoint->transport->last = NULL;
+    if (endpoint->channel != NULL) {
+        if (channel_status(endpoint->channel) == QUOIT_OK) {
+            error_set(QUOIT_ERR_CLOSED, "tcp: the connection with %s was closed here", endpoint->name);
+            channel_fail(endpoint->channel, QUOIT_ERR_CLOSED);
+        }
+        channel_destroy(endpoint->channel);
+    }
+    free(endpoint);
+}
+
+void tcp_endpoint_reap(tcp_endpoint_t *endpoint)
+{
+    tcp_transport_t *transport = endpoint->transport;
+    if (endpoint->count > 0 || endpoint == transport->last) return;
+    bool gone = endpoint->life == TCP_ENDED && endpoint->told;
+    bool left = endpoint->life == TCP_LEAVING && endpoint->pipe_count == 0;
+    if (gone || left) tcp_endpoint_destroy(endpoint);
+}
+
+quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits)
+{
+    channel_config_t config = {.ops = &tcp_pipe_ops,
+                               .eager_limit = limits.eager_limit,
+                               .eager_pool = limits.eager_pool,
+                               .segment_size = limits.segment_size};
+    quoit_status_t status = channel_create(&config, endpoint->name, &endpoint->channel);
+    if (status == QUOIT_OK) endpoint->limits = limits;
+    return status;
+}
+
+/* ---------------------------------------------------------------- standing */
+
+static const char *interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE])
+{
+    tcp_name_t local;
+    socklen_t size = sizeof local;
+    tcp_interface_t *all = NULL;
+    int count = 0;
+    snprintf(name, IF_NAMESIZE, "?");
+    if (getsockname(socket->fd, &local.any, &size) != 0 || tcp_interface_scan(&all, &count) != QUOIT_OK) return name;
+    for (int i = 0; i < count; i++) {
+        const tcp_name_t *address = &all[i].address;
+        if (address->any.sa_family != local.any.sa_family) continue;
+        bool same = local.any.sa_family == AF_INET6
+                        ? memcmp(&address->v6.sin6_addr, &local.v6.sin6_addr, sizeof local.v6.sin6_addr) == 0
+                        : address->v4.sin_addr.s_addr == local.v4.sin_addr.s_addr;
+        if (same) memcpy(name, all[i].name, IF_NAMESIZE);
+    }
+    free(all);
+    return name;
+}
+
+void tcp_endpoint_touch(tcp_endpoint_t *endpoint)
+{
+    if (list_is_empty(&endpoint->dirty)) list_append(&endpoint->transport->dirty, &endpoint->dirty);
+}
+
+/* Nobody here wants it any more: the rest goes out, then the goodbye. */
+static void leave(tcp_endpoint_t *endpoint)
+{
+    endpoint->life = TCP_LEAVING;
+    endpoint->told = true;
+    list_remove(&endpoint->eventful);
+    forget_peer(endpoint);
+    channel_close(endpoint->channel);
+    tcp_endpoint_touch(endpoint);
+}
+
+void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *sockets, int count)
+{
+    char remote[TCP_NAME_CAPACITY], interface[IF_NAMESIZE];
+    void *pipes[CHANNEL_MAX_PIPES];
+    for (int i = 0; i < count; i++) {
+        tcp_socket_t *socket = sockets[i];
+        list_remove(&socket->link);
+        socket->kind = TCP_PIPE;
+        socket->endpoint = endpoint;
+        socket->pipe = i;
+        socket->deadline = CLOCK_NEVER;
+        tcp_socket_set_standing(socket);
+        tcp_socket_arm(socket, EPOLLIN);
+        endpoint->pipes[i] = socket;
+        pipes[i] = socket;
+    }
+    endpoint->pipe_count = count;
+    tcp_call_drop(endpoint);
+    destroy_sockets(&endpoint->incoming);
+    endpoint->life = TCP_STANDING;
+    endpoint->wake = CLOCK_NEVER;
+    snprintf(endpoint->description, sizeof endpoint->description, "tcp %s via %s, %d socket%s",
+             tcp_name_text(&endpoint->pipes[0]->remote, remote), interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s");
+    channel_open(endpoint->channel, endpoint->name, pipes, count);
+    tcp_endpoint_touch(endpoint);
+    log_debug("tcp", "connected with %s: %s", endpoint->name, endpoint->description);
+    if (endpoint->left_early) leave(endpoint);
+}
+
+static void watch(tcp_endpoint_t *endpoint)
+{
+    if (endpoint->watched) return;
+    endpoint->watched = true;
+    tcp_endpoint_wake_at(endpoint, clock_deadline(endpoint->transport->times.silence / 4));
+}
+
+/* Only when the channel is not used any more: it knows the pipes by number. */
+static void remove_pipe(tcp_endpoint_t *endpoint, tcp_socket_t *pipe)
+{
+    int last = --endpoint->pipe_count;
+    endpoint->pipes[pipe->pipe] = endpoint->pipes[last];
+    endpoint->pipes[pipe->pipe]->pipe = pipe->pipe;
+    endpoint->pipes[last] = NULL;
+    tcp_socket_destroy(pipe);
+}
+
+/* Goodbye is out, or nothing more can be said. Only the peer's end of stream is waited for, where it was not seen yet. */
+static void shut_down(tcp_endpoint_t *endpoint)
+{
+    endpoint->shut = true;
+    for (int i = endpoint->pipe_count - 1; i >= 0; i--) {
+        tcp_socket_t *pipe = endpoint->pipes[i];
+        shutdown(pipe->fd, SHUT_WR);
+        tcp_socket_arm(pipe, EPOLLIN);
+        if (pipe->muted) remove_pipe(endpoint, pipe);
+    }
+    tcp_endpoint_wake_at(endpoint, clock_deadline(LEAVE_LOOK_MS));
+}
+
+uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint)
+{
+    uint64_t before, after, received;
+    bool more = false;
+    list_remove(&endpoint->dirty);
+    if (endpoint->pipe_count == 0 || endpoint->shut) return 0;
+    channel_count(endpoint->channel, &before, &received);
+    for (int i = 0; i < endpoint->pipe_count; i++) {
+        tcp_socket_t *pipe = endpoint->pipes[i];
+        if (!pipe->blocked && channel_wants_write(endpoint->channel, i)) channel_write(endpoint->channel, i, TCP_BUDGET / 2);
+        bool wants = channel_wants_write(endpoint->channel, i);
+        if (wants && !pipe->blocked) more = true;
+        tcp_socket_arm(pipe, wants && pipe->blocked && pipe->write_error == 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    }
+    channel_count(endpoint->channel, &after, &received);
+    quoit_status_t status = channel_status(endpoint->channel);
+    if (endpoint->life == TCP_STANDING && status != QUOIT_OK) {
+        tcp_endpoint_end(endpoint, status);
+        return after - before;
+    }
+    if (after > before) watch(endpoint);
+    if (endpoint->life == TCP_LEAVING && (status != QUOIT_OK || channel_idle(endpoint->channel))) {
+        shut_down(endpoint);
+        tcp_endpoint_reap(endpoint);
+    } else if (more) {
+        tcp_endpoint_touch(endpoint);
+    }
+    return after - before;
+}
+
+void tcp_endpoint_end(tcp_endpoint_t *endpoint, quoit_status_t status)
+{
+    if (endpoint->life == TCP_ENDED) return;
+    bool stood = endpoint->life != TCP_COMING, waited = endpoint->count > 0;
+    if (status == QUOIT_OK)
+        snprintf(endpoint->text, sizeof endpoint->text, "tcp: %s said goodbye", endpoint->name);
+    else
+        snprintf(endpoint->text, sizeof endpoint->text, "%s%s", strncmp(error_text(), "tcp: ", 5) == 0 ? "" : "tcp: ", error_text());
+    endpoint->status = status;
+    endpoint->life = TCP_ENDED;
+    endpoint->wake = CLOCK_NEVER;
+    if (endpoint->channel != NULL && channel_status(endpoint->channel) == QUOIT_OK) {
+        error_set(status == QUOIT_OK ? QUOIT_ERR_CLOSED : status, "%s", endpoint->text);
+        channel_fail(endpoint->channel, status == QUOIT_OK ? QUOIT_ERR_CLOSED : status);
+    }
+    forget_peer(endpoint);
+    tcp_call_drop(endpoint);
+    destroy_sockets(&endpoint->incoming);
+    close_pipes(endpoint);
+    list_remove(&endpoint->dirty);
+    if (stood || waited) {
+        if (list_is_empty(&endpoint->eventful)) list_append(&endpoint->transport->eventful, &endpoint->eventful);
+    } else {
+        endpoint->told = true; /* nobody knows it */
+    }
+}
+
+/* Nothing more can come or go, but what came may wait. */
+static void part(tcp_endpoint_t *endpoint)
+{
+    endpoint->life = TCP_PARTED;
+    endpoint->wake = CLOCK_NEVER;
+    forget_peer(endpoint);
+    close_pipes(endpoint);
+    list_remove(&endpoint->dirty);
+    tcp_endpoint_check_parted(endpoint);
+}
+
+void tcp_endpoint_check_parted(tcp_endpoint_t *endpoint)
+{
+    if (endpoint->life == TCP_PARTED && channel_peer_closed(endpoint->channel)) tcp_endpoint_end(endpoint, QUOIT_OK);
+}
+
+/* Readable, but the channel wanted nothing: it has had the goodbye of this pipe, and what is there is the end of the stream. */
+static void mute_at_end(tcp_socket_t *pipe)
+{
+    char byte;
+    if (recv(pipe->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) tcp_socket_mute(pipe);
+}
+
+/* The peer's bytes after our goodbye mean nothing any more. */
+static int leaving_ready(tcp_socket_t *pipe, size_t budget)
+{
+    tcp_endpoint_t *endpoint = pipe->endpoint;
+    if (!endpoint->shut && channel_status(endpoint->channel) == QUOIT_OK) {
+        const void *data;
+        size_t length;
+        pipe->dry = false;
+        if (channel_read(endpoint->channel, pipe->pipe, budget) == 0) mute_at_end(pipe);
+        while (channel_next_notice(endpoint->channel, &data, &length)) {}
+        if (channel_status(endpoint->channel) != QUOIT_OK)
+            close_pipes(endpoint); /* the peer left too: it needs nothing more */
+        else
+            tcp_endpoint_touch(endpoint);
+    } else if (tcp_socket_drain(pipe, budget)) {
+        remove_pipe(endpoint, pipe);
+    }
+    tcp_endpoint_reap(endpoint);
+    return 1;
+}
+
+int tcp_pipe_ready(tcp_socket_t *pipe, uint32_t events, size_t budget)
+{
+    tcp_endpoint_t *endpoint = pipe->endpoint;
+    int done = 0;
+    if (events & EPOLLOUT) {
+        pipe->blocked = false;
+        tcp_endpoint_touch(endpoint);
+        done++;
+    }
+    if (!(events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP))) return done;
+    if (endpoint->life == TCP_LEAVING) return done + leaving_ready(pipe, budget);
+    pipe->dry = false;
+    int handled = channel_read(endpoint->channel, pipe->pipe, budget);
+    if (list_is_empty(&endpoint->eventful)) list_append(&endpoint->transport->eventful, &endpoint->eventful);
+    quoit_status_t status = channel_status(endpoint->channel);
+    if (status == QUOIT_ERR_CLOSED)
+        part(endpoint);
+    else if (status != QUOIT_OK)
+        tcp_endpoint_end(endpoint, status);
+    else if (handled == 0)
+        mute_at_end(pipe);
+    else
+        tcp_endpoint_touch(endpoint);
+    return done + handled;
+}
+
+/* ---------------------------------------------------------------- time */
+
+void tcp_endpoint_wake_at(tcp_endpoint_t *endpoint, uint64_t when)
+{
+    if (when < endpoint->wake) endpoint->wake = when;
+    tcp_transport_wake_at(endpoint->transport, endpoint->wake);
+}
+
+/* Is the peer's host still there? Looks again only while bytes are unacknowledged. */
+static void standing_wake(tcp_endpoint_t *endpoint, uint64_t now)
+{
+    bool pending = false;
+    endpoint->watched = false;
+    for (int i = 0; i < endpoint->pipe_count; i++) {
+        tcp_socket_t *pipe = endpoint->pipes[i];
+        if (tcp_socket_is_silent(pipe, now)) {
+            char remote[TCP_NAME_CAPACITY];
+            tcp_endpoint_end(endpoint, error_set(QUOIT_ERR_NETWORK,
+                                                 "tcp: %s (%s) has acknowledged nothing for %.3g s while %zu bytes wait; its host is down "
+                                                 "or the link to it is cut",
+                                                 endpoint->name, tcp_name_text(&pipe->remote, remote),
+                                                 endpoint->transport->times.silence / 1e3, tcp_socket_unacknowledged(pipe)));
+            return;
+        }
+        pending = pending || pipe->pending_since != 0;
+    }
+    if (pending) watch(endpoint);
+}
+
+static bool all_acknowledged(tcp_endpoint_t *endpoint)
+{
+    for (int i = 0; i < endpoint->pipe_count; i++)
+        if (tcp_socket_unacknowledged(endpoint->pipes[i]) > 0) return false;
+    return true;
+}
+
+static void leaving_wake(tcp_endpoint_t *endpoint, uint64_t now)
+{
+    endpoint->watched = false;
+    if (endpoint->shut) endpoint->flushed = endpoint->flushed || all_acknowledged(endpoint);
+    for (int i = 0; i < endpoint->pipe_count; i++) {
+        if (!tcp_socket_is_silent(endpoint->pipes[i], now)) continue;
+        close_pipes(endpoint); /* nobody is there to hear the rest */
+        tcp_endpoint_reap(endpoint);
+        return;
+    }
+    if (!endpoint->flushed) tcp_endpoint_wake_at(endpoint, now + (endpoint->shut ? LEAVE_LOOK_MS : 1000) * (uint64_t)1000000);
+}
+
+/* The peer called but its sockets did not all arrive. */
+static void drop_late_incoming(tcp_endpoint_t *endpoint, uint64_t now)
+{
+    for (list_t *node = endpoint->incoming.next, *next; node != &endpoint->incoming; node = next) {
+        tcp_socket_t *socket = container_of(node, tcp_socket_t, link);
+        next = node->next;
+        if (socket->deadline <= now) tcp_socket_destroy(socket);
+    }
+    for (list_t *node = endpoint->incoming.next; node != &endpoint->incoming; node = node->next)
+        tcp_endpoint_wake_at(endpoint, container_of(node, tcp_socket_t, link)->deadline);
+}
+
+void tcp_endpoint_wake(tcp_endpoint_t *endpoint, uint64_t now)
+{
+    endpoint->wake = CLOCK_NEVER;
+    switch (endpoint->life) {
+    case TCP_COMING:
+        drop_late_incoming(endpoint, now);
+        if (endpoint->calling) {
+            tcp_call_step(endpoint);
+        } else if (list_is_empty(&endpoint->incoming)) {
+            error_set(QUOIT_ERR_TIMEOUT, "tcp: %s began to connect and did not finish", endpoint->name);
+            tcp_endpoint_end(endpoint, QUOIT_ERR_TIMEOUT);
+            tcp_endpoint_reap(endpoint);
+        }
+        break;
+    case TCP_STANDING: standing_wake(endpoint, now); break;
+    case TCP_LEAVING: leaving_wake(endpoint, now); break;
+    case TCP_PARTED:
+    case TCP_ENDED: break;
+    }
+}
+
+/* ---------------------------------------------------------------- leaving */
+
+bool tcp_endpoint_is_idle(tcp_endpoint_t *endpoint)
+{
+    if (endpoint->life == TCP_STANDING || (endpoint->life == TCP_COMING && endpoint->calling)) return channel_idle(endpoint->channel);
+    if (endpoint->life != TCP_LEAVING || endpoint->flushed) return true;
+    if (endpoint->shut) endpoint->flushed = all_acknowledged(endpoint);
+    return endpoint->flushed;
+}
+
+void tcp_disconnect(quoit_endpoint_t *base)
+{
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    if (endpoint->count > 0) endpoint->count--;
+    if (endpoint->count > 0) return;
+    if (endpoint->life == TCP_STANDING) {
+        leave(endpoint);
+    } else if (endpoint->life == TCP_COMING) {
+        /* What was sent already is done for its sender, and must still arrive. */
+        endpoint->left_early = !channel_idle(endpoint->channel);
+        if (!endpoint->left_early) tcp_endpoint_destroy(endpoint);
+    } else {
+        if (endpoint->life == TCP_PARTED) tcp_endpoint_end(endpoint, QUOIT_OK);
+        endpoint->told = true;
+        list_remove(&endpoint->eventful);
+        tcp_endpoint_reap(endpoint);
+    }
+}
+
+void tcp_endpoint_farewell(tcp_endpoint_t *endpoint)
+{
+    if (endpoint->life == TCP_STANDING) {
+        channel_close(endpoint->channel);
+        endpoint->life = TCP_LEAVING;
+    }
+    if (endpoint->life != TCP_LEAVING) return;
+    for (int i = 0; i < endpoint->pipe_count && !endpoint->shut; i++)
+        while (!endpoint->pipes[i]->blocked && channel_status(endpoint->channel) == QUOIT_OK &&
+               channel_wants_write(endpoint->channel, i))
+            channel_write(endpoint->channel, i, TCP_BUDGET);
+    for (int i = 0; i < endpoint->pipe_count; i++) {
+        shutdown(endpoint->pipes[i]->fd, SHUT_WR);
+        tcp_socket_drain(endpoint->pipes[i], 16u << 20); /* unread bytes would turn close() into a reset */
+    }
+}
+
+quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base)
+{
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    switch (endpoint->life) {
+    case TCP_COMING: return QUOIT_IN_PROGRESS;
+    case TCP_STANDING:
+    case TCP_PARTED: return QUOIT_OK;
+    case TCP_LEAVING: return error_set(QUOIT_ERR_CLOSED, "tcp: the connection with %s was closed here", endpoint->name);
+    case TCP_ENDED: break;
+    }
+    return error_set(endpoint->status == QUOIT_OK ? QUOIT_ERR_CLOSED : endpoint->status, "%s", endpoint->text);
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Choosing interfaces: every address gets a rank (lower is better), or none; a stable sort by it is the answer. See the header for
+ * the patterns.
+ */
+#include "transport/tcp/tcp_interface.h"
+
+#include "base/text.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { ITEM_CAPACITY = 64, UNFIT = -1 };
+
+enum { CLASS_ROUTE, CLASS_REAL, CLASS_VIRTUAL, CLASS_LOOPBACK, CLASS_COUNT };
+
+typedef struct item {
+    char text[ITEM_CAPACITY];
+    size_t length;
+    bool prefix, exact, network;
+    int family; /* of the network */
+    uint8_t ip[16];
+    unsigned bits;
+} item_t;
+
+static const uint8_t *name_ip(const tcp_name_t *name)
+{
+    return name->any.sa_family == AF_INET6 ? (const uint8_t *)&name->v6.sin6_addr : (const uint8_t *)&name->v4.sin_addr;
+}
+
+static bool same_ip(const tcp_name_t *a, const tcp_name_t *b)
+{
+    return a->any.sa_family == b->any.sa_family && memcmp(name_ip(a), name_ip(b), a->any.sa_family == AF_INET6 ? 16 : 4) == 0;
+}
+
+static bool bits_equal(const uint8_t *a, const uint8_t *b, unsigned bits)
+{
+    if (memcmp(a, b, bits / 8) != 0) return false;
+    unsigned rest = bits % 8;
+    return rest == 0 || ((a[bits / 8] ^ b[bits / 8]) >> (8 - rest)) == 0;
+}
+
+/* "10.0.0.0/8"; an address without "/" is the network of one address. */
+static bool read_network(item_t *item)
+{
+    char ip[ITEM_CAPACITY];
+    char *slash, *end;
+    memcpy(ip, item->text, sizeof ip);
+    slash = strchr(ip, '/');
+    if (slash != NULL) *slash = 0;
+    if (inet_pton(AF_INET, ip, item->ip) == 1)
+        item->family = AF_INET;
+    else if (inet_pton(AF_INET6, ip, item->ip) == 1)
+        item->family = AF_INET6;
+    else
+        return false;
+    unsigned most = item->family == AF_INET ? 32 : 128;
+    item->bits = most;
+    if (slash != NULL) {
+        unsigned long bits = strtoul(slash + 1, &end, 10);
+        if (slash[1] < '0' || slash[1] > '9' || *end != 0 || bits > most) return false;
+        item->bits = (unsigned)bits;
+    }
+    return true;
+}
+
+/* The item that begins at *cursor, without blanks; false when there is none left or it cannot be read (*cursor is NULL then). */
+static bool next_item(const char **cursor, item_t *item)
+{
+    const char *begin = *cursor + strspn(*cursor, ", \t");
+    size_t length = strcspn(begin, ", \t");
+    if (length == 0) return false;
+    memset(item, 0, sizeof *item);
+    *cursor = begin + length;
+    if (*begin == '=') item->exact = true, begin++, length--;
+    if (length > 0 && begin[length - 1] == '*') item->prefix = true, length--;
+    if (length >= ITEM_CAPACITY || (item->exact && length == 0)) {
+        *cursor = NULL;
+        return false;
+    }
+    memcpy(item->text, begin, length);
+    item->length = length;
+    item->network = !item->exact && !item->prefix && read_network(item);
+    if (!item->network && strchr(item->text, '/') != NULL) {
+        *cursor = NULL;
+        return false;
+    }
+    return true;
+}
+
+static bool has_exact(const tcp_interface_t *all, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(all[i].name, name) == 0) return true;
+    return false;
+}
+
+static bool item_fits(const item_t *item, const tcp_interface_t *all, int count, const tcp_interface_t *interface)
+{
+    if (item->network)
+        return interface->address.any.sa_family == item->family && bits_equal(name_ip(&interface->address), item->ip, item->bits);
+    if (item->prefix) return strncmp(interface->name, item->text, item->length) == 0;
+    if (item->exact || has_exact(all, count, item->text)) return strcmp(interface->name, item->text) == 0;
+    return strncmp(interface->name, item->text, item->length) == 0;
+}
+
+static bool name_begins(const char *name, const char *const *prefixes)
+{
+    for (; *prefixes != NULL; prefixes++)
+        if (strncmp(name, *prefixes, strlen(*prefixes)) == 0) return true;
+    return false;
+}
+
+static int interface_class(const tcp_interface_t *interface, const tcp_name_t *route)
+{
+    static const char *const virtual[] = {"docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "podman", NULL};
+    bool loopback = (interface->flags & IFF_LOOPBACK) != 0;
+    if (route != NULL && !loopback && same_ip(route, &interface->address)) return CLASS_ROUTE;
+    if (loopback) return CLASS_LOOPBACK;
+    if (!(interface->flags & IFF_RUNNING) || name_begins(interface->name, virtual)) return CLASS_VIRTUAL;
+    if (interface->address.any.sa_family == AF_INET && bits_equal(name_ip(&interface->address), (const uint8_t[]){169, 254}, 16))
+        return CLASS_VIRTUAL;
+    return CLASS_REAL;
+}
+
+/* Number of the first item that fits, UNFIT for none; *named tells whether it fits by name. */
+static int first_fit(const char *pattern, const tcp_interface_t *all, int count, const tcp_interface_t *interface, bool *named)
+{
+    item_t item;
+    for (int number = 0; next_item(&pattern, &item); number++) {
+        if (!item_fits(&item, all, count, interface)) continue;
+        *named = !item.network;
+        return number;
+    }
+    return UNFIT;
+}
+
+static int interface_rank(const tcp_interface_wish_t *wish, const tcp_interface_t *all, int count, const tcp_interface_t *interface)
+{
+    bool exclude = wish->pattern[0] == '^', explicit = wish->pattern[0] != 0 && !exclude, named = false;
+    if (!(interface->flags & IFF_UP)) return UNFIT;
+    if (wish->family != AF_UNSPEC && interface->address.any.sa_family != wish->family) return UNFIT;
+    int fit = first_fit(wish->pattern + (exclude ? 1 : 0), all, count, interface, &named);
+    if (explicit ? fit == UNFIT : fit != UNFIT) return UNFIT;
+    if (tcp_name_is_link_local(&interface->address) && !(explicit && named)) return UNFIT;
+    int class = interface_class(interface, wish->route);
+    if (tcp_name_is_link_local(&interface->address)) class = CLASS_VIRTUAL;
+    return (explicit ? fit * CLASS_COUNT : 0) + class;
+}
+
+static quoit_status_t check_pattern(const tcp_interface_wish_t *wish)
+{
+    const char *cursor = wish->pattern + (wish->pattern[0] == '^' ? 1 : 0);
+    item_t item;
+    bool any = false;
+    while (next_item(&cursor, &item)) any = true;
+    if (cursor == NULL || (!any && wish->pattern[0] != 0))
+        return error_set(QUOIT_ERR_INVALID,
+                         "%s=%s: cannot be read; expected names (eth0), prefixes (eth*) or networks (10.0.0.0/8) separated by "
+                         "commas, a leading ^ to exclude them",
+                         wish->variable, wish->pattern);
+    return QUOIT_OK;
+}
+
+/* "lo (127.0.0.1), eth0 (10.1.2.3, fd00::3), eth1 (down, 10.2.2.3)" */
+static void list_interfaces(const tcp_interface_t *all, int count, text_t *text)
+{
+    char ip[TCP_NAME_CAPACITY];
+    for (int i = 0; i < count; i++) {
+        bool first = i == 0 || strcmp(all[i].name, all[i - 1].name) != 0;
+        const char *down = all[i].flags & IFF_UP ? "" : "down, ";
+        if (first)
+            text_append(text, "%s%s (%s%s", i == 0 ? "" : "), ", all[i].name, down, tcp_name_text(&all[i].address, ip));
+        else
+            text_append(text, ", %s", tcp_name_text(&all[i].address, ip));
+    }
+    if (count > 0) text_append(text, ")");
+}
+
+static int order_by_name(const void *a, const void *b)
+{
+    return strcmp(((const tcp_interface_t *)a)->name, ((const tcp_interface_t *)b)->name);
+}
+
+/* Nothing was chosen: say what is wrong with the wish, and what there is. */
+static quoit_status_t nothing_fits(const tcp_interface_t *all, int count, const tcp_interface_wish_t *wish)
+{
+    bool named = false, exclude = wish->pattern[0] == '^', known = exclude || wish->pattern[0] == 0;
+    text_t text = {0};
+    char *list = NULL;
+    for (int i = 0; i < count && !known; i++) known = first_fit(wish->pattern, all, count, &all[i], &named) != UNFIT;
+    tcp_interface_t *sorted = malloc(sizeof *sorted * (size_t)(count + 1));
+    if (sorted == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", count);
+    if (count > 0) memcpy(sorted, all, sizeof *sorted * (size_t)count);
+    qsort(sorted, (size_t)count, sizeof *sorted, order_by_name);
+    list_interfaces(sorted, count, &text);
+    free(sorted);
+    const char *shown = text_finish(&text, &list) == QUOIT_OK && list != NULL && list[0] != 0 ? list : "none";
+    const char *family = wish->family == AF_INET ? " with an IPv4 address" : wish->family == AF_INET6 ? " with an IPv6 address" : "";
+    quoit_status_t status;
+    if (!known)
+        status = error_set(QUOIT_ERR_INVALID, "%s=%s: no such interface; there are %s", wish->variable, wish->pattern, shown);
+    else if (wish->pattern[0] != 0)
+        status = error_set(QUOIT_ERR_NOT_FOUND, "%s=%s: leaves no interface that is up%s; there are %s", wish->variable,
+                           wish->pattern, family, shown);
+    else
+        status = error_set(QUOIT_ERR_NOT_FOUND, "tcp: no network interface is up%s; there are %s", family, shown);
+    free(list);
+    return status;
+}
+
+quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, const tcp_interface_wish_t *wish,
+                                    tcp_interface_t *chosen, int capacity, int *count)
+{
+    quoit_status_t status = check_pattern(wish);
+    if (status != QUOIT_OK) return status;
+    int *ranks = malloc(sizeof *ranks * (size_t)(all_count + 1)), found = 0, worst = 0;
+    if (ranks == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", all_count);
+    for (int i = 0; i < all_count; i++) {
+        ranks[i] = interface_rank(wish, all, all_count, &all[i]);
+        if (ranks[i] > worst) worst = ranks[i];
+    }
+    for (int rank = 0; rank <= worst; rank++)
+        for (int i = 0; i < all_count && found < capacity; i++)
+            if (ranks[i] == rank) chosen[found++] = all[i];
+    free(ranks);
+    if (found == 0) return nothing_fits(all, all_count, wish);
+    *count = found;
+    return QUOIT_OK;
+}
+
+quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
+{
+    struct ifaddrs *list;
+    int found = 0;
+    if (getifaddrs(&list) != 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "tcp: cannot list the network interfaces");
+    for (struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) found++;
+    tcp_interface_t *interfaces = calloc((size_t)found + 1, sizeof *interfaces);
+    if (interfaces == NULL) {
+        freeifaddrs(list);
+        return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", found);
+    }
+    found = 0;
+    for (struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) {
+        if (entry->ifa_addr == NULL) continue;
+        int family = entry->ifa_addr->sa_family;
+        if (family != AF_INET && family != AF_INET6) continue;
+        tcp_interface_t *interface = &interfaces[found++];
+        strncpy(interface->name, entry->ifa_name, sizeof interface->name - 1);
+        interface->flags = entry->ifa_flags;
+        memcpy(&interface->address, entry->ifa_addr, family == AF_INET ? sizeof interface->address.v4 : sizeof interface->address.v6);
+        tcp_name_set_port(&interface->address, 0);
+    }
+    freeifaddrs(list);
+    *all = interfaces;
+    *count = found;
+    return QUOIT_OK;
+}
+
+bool tcp_interface_route(const char *host, tcp_name_t *local)
+{
+    tcp_name_t remote, found;
+    socklen_t size = sizeof found;
+    memset(&remote, 0, sizeof remote);
+    if (host == NULL) return false;
+    if (inet_pton(AF_INET, host, &remote.v4.sin_addr) == 1)
+        remote.any.sa_family = AF_INET;
+    else if (inet_pton(AF_INET6, host, &remote.v6.sin6_addr) == 1)
+        remote.any.sa_family = AF_INET6;
+    else
+        return false;
+    tcp_name_set_port(&remote, 9); /* "discard": connecting a datagram socket only looks the route up */
+    int fd = socket(remote.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return false;
+    bool known = connect(fd, &remote.any, tcp_name_size(&remote)) == 0 && getsockname(fd, &found.any, &size) == 0;
+    close(fd);
+    if (known) *local = found;
+    return known;
+}
