@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Life of an endpoint: CONNECTING -> OPEN -> ENDED, then freed once nobody needs it. Ended is not over: the mailbox stays taken
+ * until the peer has closed its socket, said goodbye or died, because until then the peer may still write to it. For that promise
+ * this side shuts its socket for writing only after its own last byte into the peer's ring.
+ */
+#include "transport/shm/shm.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "transport/shm/shm_wait.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+quoit_status_t shm_endpoint_create(shm_transport_t *transport, quoit_process_id_t process, const char *name, shm_endpoint_t **endpoint)
+{
+    shm_endpoint_t *made = calloc(1, sizeof *made);
+    if (!made) return error_set(QUOIT_ERR_NO_MEMORY, "shm: out of memory for an endpoint");
+    made->base.transport = &transport->base;
+    made->base.peer = process;
+    made->source = SHM_SOURCE_PIDFD;
+    made->slot = made->doorbell = made->pidfd = -1;
+    snprintf(made->name, sizeof made->name, "%s", name);
+    list_init(&made->active);
+    list_init(&made->events);
+    quoit_status_t status = table_put(transport->by_process, shm_key(process), made);
+    if (status) {
+        free(made);
+        return status;
+    }
+    list_append(&transport->endpoints, &made->node);
+    transport->pending = transport->due = true;
+    *endpoint = made;
+    return QUOIT_OK;
+}
+
+quoit_status_t shm_endpoint_make_channel(shm_endpoint_t *endpoint, shm_limits_t peer)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_limits_t limits = shm_limits_least(transport->limits, peer);
+    if (endpoint->channel) {
+        if (memcmp(&limits, &endpoint->limits, sizeof limits) == 0) return QUOIT_OK;
+        return error_set(QUOIT_ERR_PROTOCOL, "shm: %s gave one eager limit, pool and segment size in its address (%u, %u, %u) and another now "
+                         "(%u, %u, %u)",
+                         endpoint->name, endpoint->limits.eager, endpoint->limits.pool, endpoint->limits.segment, limits.eager, limits.pool,
+                         limits.segment);
+    }
+    channel_config_t config = {
+        .ops = &ring_pipe_ops, .eager_limit = limits.eager, .eager_pool = limits.pool, .segment_size = limits.segment};
+    quoit_status_t status = channel_create(&config, endpoint->name, &endpoint->channel);
+    if (!status) endpoint->limits = limits;
+    return status;
+}
+
+quoit_status_t shm_endpoint_make_mailbox(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    int slot = 0;
+    if (endpoint->mailbox) return QUOIT_OK;
+    while (slot < SHM_MAX_PEERS && transport->slots[slot]) slot++;
+    if (slot == SHM_MAX_PEERS) {
+        return error_set(QUOIT_ERR_NO_MEMORY, "shm: no more than %d peers on one host can be joined", SHM_MAX_PEERS);
+    }
+    quoit_status_t status = shm_arena_alloc(transport->arena, ring_bytes(transport->mailbox_capacity), &endpoint->mailbox);
+    if (status) return error_prefix(status, "mailbox for %s", endpoint->name);
+    transport->slots[slot] = endpoint;
+    if (slot >= transport->slot_limit) transport->slot_limit = slot + 1;
+    __atomic_store_n(&transport->header->mail[slot], 0, __ATOMIC_RELAXED);
+    endpoint->slot = slot;
+    return QUOIT_OK;
+}
+
+/* next_event may have something to tell. */
+static void announce(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    if (!endpoint->leaving && list_is_empty(&endpoint->events)) list_append(&transport->events, &endpoint->events);
+}
+
+static void activate(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    if (list_is_empty(&endpoint->active)) list_append(&transport->active, &endpoint->active);
+}
+
+void shm_endpoint_open(shm_endpoint_t *endpoint)
+{
+    void *pipe = &endpoint->pipe;
+    endpoint->state = SHM_OPEN;
+    channel_open(endpoint->channel, endpoint->name, &pipe, 1);
+    log_debug("shm", "%s: connected", endpoint->name);
+    activate(endpoint); /* its first bytes may have come before it was open */
+    if (endpoint->leaving) channel_close(endpoint->channel);
+    shm_endpoint_flush(endpoint);
+}
+
+void shm_endpoint_ring(shm_endpoint_t *endpoint)
+{
+    if (!shm_wait_asleep(endpoint->peer, endpoint->fence)) return;
+    const uint64_t one = 1;
+    ssize_t written = write(endpoint->doorbell, &one, sizeof one);
+    (void)written; /* a full counter is a bell that rings already */
+}
+
+static void drop_watches(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_link_drop(endpoint->link);
+    endpoint->link = NULL;
+    shm_unwatch(transport, endpoint->pidfd);
+    if (endpoint->pidfd >= 0) close(endpoint->pidfd);
+    endpoint->pidfd = -1;
+}
+
+/* The peer's goodbye: neither side writes any more. What came before it may still be taken, so the endpoint goes on until it is. */
+static void check_goodbye(shm_endpoint_t *endpoint)
+{
+    if (!endpoint->farewell) {
+        endpoint->farewell = endpoint->gone = true;
+        endpoint->doubt = false;
+        drop_watches(endpoint);
+        announce(endpoint);
+    }
+    if (endpoint->leaving || channel_peer_closed(endpoint->channel)) shm_endpoint_end(endpoint, QUOIT_OK);
+}
+
+/* The channel has failed, the peer has said goodbye, or our own is out. */
+static void check_channel(shm_endpoint_t *endpoint)
+{
+    if (endpoint->state != SHM_OPEN) return;
+    quoit_status_t status = channel_status(endpoint->channel);
+    if (status == QUOIT_ERR_CLOSED) {
+        check_goodbye(endpoint);
+    } else if (status) {
+        shm_endpoint_end(endpoint, status);
+    } else if (endpoint->leaving && channel_idle(endpoint->channel)) {
+        error_set(QUOIT_ERR_CLOSED, "shm: connection to %s was closed by this side", endpoint->name);
+        shm_endpoint_end(endpoint, QUOIT_ERR_CLOSED);
+    }
+}
+
+int shm_endpoint_flush(shm_endpoint_t *endpoint)
+{
+    if (endpoint->state != SHM_OPEN) return 0;
+    uint64_t start = endpoint->pipe.out_written;
+    int done = channel_write(endpoint->channel, 0, SHM_ENDPOINT_BUDGET);
+    if (endpoint->pipe.out_written != start) {
+        __atomic_store_n(endpoint->peer_mail, 1, __ATOMIC_RELEASE);
+        shm_endpoint_ring(endpoint);
+    }
+    if (channel_wants_write(endpoint->channel, 0)) activate(endpoint);
+    check_channel(endpoint);
+    return done;
+}
+
+/*
+ * Read, and if that made room that the peer may be waiting for, wake it. The peer sleeps on a full ring only if it saw it full, at
+ * some position of ours between `start` and now; so what it has written since reaches `start` + capacity, and is visible to us: it
+ * set `asleep` after that (see shm_wait.h).
+ */
+static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
+{
+    uint64_t start = endpoint->pipe.in_read;
+    int done = channel_read(endpoint->channel, 0, budget);
+    *moved = (size_t)(endpoint->pipe.in_read - start);
+    if (*moved > 0) {
+        bool asleep = shm_wait_asleep(endpoint->peer, endpoint->fence);
+        uint64_t written = atomic_load_explicit(&endpoint->pipe.in->written, memory_order_relaxed);
+        if (asleep && written - start >= endpoint->pipe.in_capacity) shm_endpoint_ring(endpoint);
+    }
+    if (done > 0) announce(endpoint);
+    return done;
+}
+
+bool shm_endpoint_has_work(const shm_endpoint_t *endpoint)
+{
+    if (endpoint->state != SHM_OPEN) return false;
+    return ring_readable(&endpoint->pipe) || (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe));
+}
+
+int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
+{
+    int done = 0;
+    *moved = 0;
+    if (endpoint->state == SHM_OPEN && ring_readable(&endpoint->pipe)) done += read_ring(endpoint, budget, moved);
+    if (endpoint->state == SHM_OPEN && channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe)) {
+        uint64_t start = endpoint->pipe.out_written;
+        done += shm_endpoint_flush(endpoint);
+        *moved += (size_t)(endpoint->pipe.out_written - start);
+    }
+    check_channel(endpoint);
+    if (endpoint->state != SHM_OPEN || (!ring_readable(&endpoint->pipe) && !channel_wants_write(endpoint->channel, 0))) {
+        list_remove(&endpoint->active);
+    }
+    return done;
+}
+
+void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    bool never_stood = endpoint->state == SHM_CONNECTING;
+    if (endpoint->state == SHM_ENDED) return;
+    if (status == QUOIT_OK) {
+        error_set(QUOIT_ERR_CLOSED, "shm: %s closed the connection (it said goodbye)", endpoint->name);
+    }
+    snprintf(endpoint->text, sizeof endpoint->text, "%s", error_text());
+    endpoint->state = SHM_ENDED;
+    endpoint->status = status;
+    endpoint->doubt = false;
+    if (endpoint->channel) channel_fail(endpoint->channel, status ? status : QUOIT_ERR_CLOSED);
+    if (table_get(transport->by_process, shm_key(endpoint->base.peer)) == endpoint) {
+        table_take(transport->by_process, shm_key(endpoint->base.peer));
+    }
+    list_remove(&endpoint->active);
+    if (endpoint->exposed && !endpoint->gone && endpoint->link && !transport->forked) {
+        endpoint->link->phase = SHM_PHASE_UP;
+        shutdown(endpoint->link->fd, SHUT_WR); /* tells the peer; its own end comes back when it writes no more */
+    } else {
+        endpoint->gone = true;
+        drop_watches(endpoint);
+    }
+    if (never_stood && endpoint->references == 0) {
+        endpoint->closed_told = true; /* the caller never knew of it */
+    } else {
+        announce(endpoint);
+    }
+    transport->pending = transport->due = true;
+}
+
+/* Everything that the peer wrote before its end still counts. */
+static void drain(shm_endpoint_t *endpoint)
+{
+    uint64_t before;
+    do {
+        size_t moved;
+        before = endpoint->pipe.in_read;
+        read_ring(endpoint, endpoint->pipe.in_capacity, &moved);
+    } while (endpoint->pipe.in_read != before && ring_readable(&endpoint->pipe));
+    check_channel(endpoint);
+}
+
+static void end_by_death(shm_endpoint_t *endpoint)
+{
+    endpoint->gone = true;
+    if (endpoint->state != SHM_OPEN || endpoint->farewell) return;
+    endpoint->died = true;
+    shm_endpoint_end(endpoint, error_set(QUOIT_ERR_PEER, "shm: %s died", endpoint->name));
+}
+
+void shm_endpoint_process_ended(shm_endpoint_t *endpoint)
+{
+    if (endpoint->state == SHM_OPEN) drain(endpoint);
+    end_by_death(endpoint);
+    drop_watches(endpoint);
+    ((shm_transport_t *)endpoint->base.transport)->due = true;
+}
+
+static bool process_has_ended(const shm_endpoint_t *endpoint)
+{
+    struct pollfd pidfd = {.fd = endpoint->pidfd, .events = POLLIN};
+    return poll(&pidfd, 1, 0) > 0;
+}
+
+void shm_endpoint_socket_ended(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    if (endpoint->state == SHM_OPEN) drain(endpoint);
+    endpoint->gone = true;
+    if (endpoint->link) shm_unwatch(transport, endpoint->link->fd); /* closed when we write no more: the peer may wait for that */
+    transport->pending = transport->due = true;
+    if (endpoint->state != SHM_OPEN || endpoint->farewell) {
+        drop_watches(endpoint);
+    } else if (endpoint->pidfd < 0 || process_has_ended(endpoint)) {
+        end_by_death(endpoint);
+    } else {
+        endpoint->doubt = true;
+        endpoint->deadline = clock_deadline(SHM_DOUBT_MS);
+    }
+}
+
+void shm_endpoint_check_goodbye(shm_endpoint_t *endpoint)
+{
+    if (endpoint->farewell) check_channel(endpoint);
+}
+
+void shm_endpoint_check_deadline(shm_endpoint_t *endpoint, uint64_t now)
+{
+    if (now < endpoint->deadline) return;
+    if (endpoint->state == SHM_CONNECTING) {
+        const char *missing = endpoint->link ? "it does not answer (is it stopped?)" : "its own connection, which was to be used, did not come";
+        shm_endpoint_end(endpoint, error_set(QUOIT_ERR_TIMEOUT, "shm: connection to %s did not stand in time: %s", endpoint->name, missing));
+    } else if (endpoint->state == SHM_OPEN && endpoint->doubt) {
+        shm_endpoint_end(endpoint, error_set(QUOIT_ERR_PEER, "shm: %s closed the connection without a goodbye, though its process lives",
+                                             endpoint->name));
+    }
+}
+
+void shm_endpoint_leave(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    endpoint->leaving = true;
+    list_remove(&endpoint->events);
+    transport->pending = transport->due = true;
+    if (endpoint->state != SHM_OPEN) return; /* CONNECTING: it says goodbye once it stands */
+    if (table_get(transport->by_process, shm_key(endpoint->base.peer)) == endpoint) {
+        table_take(transport->by_process, shm_key(endpoint->base.peer));
+    }
+    channel_close(endpoint->channel);
+    shm_endpoint_flush(endpoint);
+}
+
+bool shm_endpoint_is_over(const shm_endpoint_t *endpoint)
+{
+    bool released = endpoint->leaving || (endpoint->references == 0 && endpoint->closed_told);
+    return endpoint->state == SHM_ENDED && released && endpoint->gone;
+}
+
+void shm_endpoint_free(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    drop_watches(endpoint);
+    list_remove(&endpoint->node);
+    list_remove(&endpoint->active);
+    list_remove(&endpoint->events);
+    if (transport->told == endpoint) transport->told = NULL;
+    channel_destroy(endpoint->channel);
+    if (endpoint->doorbell >= 0) close(endpoint->doorbell);
+    if (endpoint->peer) munmap(endpoint->peer, endpoint->peer_size);
+    if (endpoint->slot >= 0) transport->slots[endpoint->slot] = NULL;
+    while (transport->slot_limit > 0 && !transport->slots[transport->slot_limit - 1]) transport->slot_limit--;
+    if (!transport->forked) shm_arena_free(transport->arena, endpoint->mailbox); /* it would punch a hole in the parent's memory */
+    free(endpoint);
+}
