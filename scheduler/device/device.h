@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Device table: one row of functions a kind of memory. Nothing above this line may read a device buffer with the CPU, or take work
+ * for done because a call returned.
+ *
+ * Streams are FIFO queues of the device. Events mark a point in a stream; both belong to the device of the row. All calls but
+ * `alloc` and `free` return at once; errors of queued work come out of event_query. Rows fill every member: what a device lacks is
+ * a function that answers ERR_UNSUPPORTED with a text.
+ */
+#ifndef QUOIT_SCHEDULER_DEVICE_H
+#define QUOIT_SCHEDULER_DEVICE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+
+typedef struct device_row device_row_t;
+typedef struct device_event device_event_t;
+
+typedef enum device_direction { DEVICE_TO_HOST, HOST_TO_DEVICE, DEVICE_TO_DEVICE } device_direction_t;
+
+struct device_row {
+    const char *name;
+    bool host_readable; /* the CPU may read and write buffers directly; streams are then ignored and work is done at return */
+
+    quoit_status_t (*alloc)(size_t bytes, void **pointer);
+    void (*free)(void *pointer);
+    /* Host memory that the device copies to and from without a bounce (pinned). */
+    quoit_status_t (*host_alloc)(size_t bytes, void **pointer);
+    void (*host_free)(void *pointer);
+    /** QUOIT_OK when [pointer, pointer+bytes) is memory of this device, else ERR_INVALID with a text. */
+    quoit_status_t (*check)(const void *pointer, size_t bytes);
+
+    quoit_status_t (*stream_create)(void **stream); /* for Quoit's own copies, beside the user's streams */
+    void (*stream_destroy)(void *stream);           /* waits for what is queued */
+    quoit_status_t (*copy)(void *destination, const void *source, size_t bytes, device_direction_t direction, void *stream);
+    /** Reduce on the device: the arguments of reduce_call_t, all pointers being the device's (see reduce.h). */
+    quoit_status_t (*reduce)(quoit_dtype_t dtype, quoit_op_t op, int sources, const void *const *source, size_t count,
+                             void *destination, int64_t divisor, void *stream);
+
+    quoit_status_t (*event_create)(device_event_t **event);
+    void (*event_destroy)(device_event_t *event);
+    quoit_status_t (*event_record)(device_event_t *event, void *stream);
+    quoit_status_t (*event_query)(device_event_t *event);               /* QUOIT_OK, QUOIT_IN_PROGRESS, or an error */
+    quoit_status_t (*stream_wait_event)(void *stream, device_event_t *event);
+    /** The stream goes on when *word >= value; the host stores with release order. word is from host_alloc. */
+    quoit_status_t (*stream_wait_host)(void *stream, const uint64_t *word, uint64_t value);
+    /** Call function(argument) on a thread of the device when the stream gets there; it must not call into the device or block. */
+    quoit_status_t (*stream_notify)(void *stream, void (*function)(void *argument), void *argument);
+};
+
+extern const device_row_t device_host;
+
+/** Row of a device id; NULL for a value that is none. */
+const device_row_t *device_find(quoit_device_t device);
+/** Add a row (a test's, or CUDA's when its driver was found). The row must live as long as the process. */
+quoit_status_t device_register(const device_row_t *row, quoit_device_t *device);
+
+#endif
