@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Reduce-scatter: rank r receives the reduction of everyone's block r.
+ *
+ * Terms: stage 0: "my input is in my slot"; stage 1: "my part of every block is reduced in the leader's slot"; stage 2 of a leader:
+ * "my host's blocks are complete in my slot". A block's place in a slot is its rank's member index, with several hosts its
+ * position in topology->order.
+ *
+ *   one host       each publishes all blocks but its own, and reduces its own block out of the window
+ *   two levels     4 ranks on 2 hosts; each member reduces its part of all four blocks into the leader's slot
+ *                    0 [a b | c d]                  2 [a b | c d]
+ *                    0 -- c d of host A --> 2       2 -- a b of host B --> 0     ring, shares = blocks of a host
+ *                    RECV of 0, 1 <- slot 0         RECV of 2, 3 <- slot 2
+ *   ring           every rank is its own host
+ *
+ * Invariants: what is sent round starts at the host after the one that keeps it and adds up on the way: one order. In place (RECV
+ * is one's own block of SEND) is safe, since nobody else reads it and it is read before, or while, it is written.
+ * Cost: each host's interface sends and receives every foreign block once.
+ */
+#include "scheduler/algorithm/algorithms.h"
+
+static plan_operand_t send_block(int rank, int place) { return operand_block(SPACE_SEND, 0, rank, place); }
+
+static plan_operand_t recv_block(const builder_t *builder) { return operand_block(SPACE_RECV, 0, builder->rank, 0); }
+
+void reduce_scatter_window_write(builder_t *builder)
+{
+    const topology_t *topology = builder->topology;
+    int me = builder->me, members = builder->members;
+    builder->plan->places = members;
+    builder_reclaim(builder);
+    for (int step = 1; step <= members; step++) { /* one's own comes last, and only scaled: a factor is applied once */
+        int member = (me + step) % members, rank = topology_rank(topology, builder->host, member);
+        if (member == me && !builder->request->premul) continue;
+        builder_copy(builder, operand_block(SPACE_SLOT, me, rank, member), send_block(rank, member), builder_scale(builder));
+    }
+    builder_signal(builder, 0);
+    builder_await(builder, 0, PLAN_ALL);
+    plan_operand_t own = builder_own_source(builder, operand_block(SPACE_SLOT, me, builder->rank, me), send_block(builder->rank, me));
+    builder_reduce_window(builder, recv_block(builder), operand_none(), own, STEP_FINISH);
+    builder_consumed(builder);
+}
+
+/* How the sums go round the circle: where the values of this rank (or host) are, and where what arrives and is added up goes. */
+typedef struct passing {
+    const circle_t *circle;
+    plan_space_t input; /* SEND, SLOT (the leader's), or TEMP: scaled just before it is needed */
+    bool shared;        /* sums are kept in the leader's slot, else in the scratch they arrive in */
+} passing_t;
+
+static int place_of(const builder_t *builder, int rank)
+{
+    return builder->plan->places == 1 ? 0 : builder->topology->position[rank];
+}
+
+/* Blocks have places of their own in scratch 0, or where there is one place only two scratches take turns. */
+static plan_operand_t arriving(const builder_t *builder, int rank, int round)
+{
+    return operand_block(SPACE_TEMP, builder->plan->places == 1 ? round % 2 : 0, rank, place_of(builder, rank));
+}
+
+static plan_operand_t input_block(const builder_t *builder, const passing_t *passing, int rank)
+{
+    int number = passing->input == SPACE_TEMP ? (builder->plan->places == 1 ? 2 : 1) : 0; /* the scratch after the arriving ones */
+    return operand_block(passing->input, number, rank, place_of(builder, rank));
+}
+
+/* The scratch for scaled values is free: what was sent from it has been waited for. */
+static plan_operand_t take_input(builder_t *builder, const passing_t *passing, int rank)
+{
+    plan_operand_t input = input_block(builder, passing, rank);
+    if (passing->input == SPACE_TEMP) builder_copy(builder, input, send_block(rank, 0), STEP_SCALE);
+    return input;
+}
+
+static void post(builder_t *builder, const passing_t *passing, int round)
+{
+    const circle_t *circle = passing->circle;
+    int group = circle->index - round - 2;
+    for (int item = 0; item < circle_group_size(circle, group); item++)
+        builder_recv(builder, arriving(builder, circle_group_rank(circle, group, item), round), circle_previous(circle));
+}
+
+static void send_on(builder_t *builder, const passing_t *passing, int round)
+{
+    const circle_t *circle = passing->circle;
+    int group = circle->index - round - 1;
+    for (int item = 0; item < circle_group_size(circle, group); item++) {
+        int rank = circle_group_rank(circle, group, item);
+        plan_operand_t sum = round == 0        ? take_input(builder, passing, rank)
+                             : passing->shared ? input_block(builder, passing, rank)
+                                               : arriving(builder, rank, round - 1);
+        builder_send(builder, sum, circle_next(circle));
+    }
+}
+
+static void add(builder_t *builder, const passing_t *passing, int round, bool last)
+{
+    const circle_t *circle = passing->circle;
+    int group = circle->index - round - 2;
+    for (int item = 0; item < circle_group_size(circle, group); item++) {
+        int rank = circle_group_rank(circle, group, item);
+        plan_operand_t arrived = arriving(builder, rank, round), mine = take_input(builder, passing, rank);
+        plan_operand_t sum = rank == builder->rank ? recv_block(builder) : passing->shared ? mine : arrived;
+        builder_reduce(builder, sum, arrived, mine, last ? STEP_FINISH : 0);
+    }
+}
+
+/* Round 0's receives are posted. */
+static void pass_round(builder_t *builder, const passing_t *passing)
+{
+    int last = passing->circle->size - 2;
+    for (int round = 0; round <= last; round++) {
+        send_on(builder, passing, round);
+        builder_wait(builder);
+        if (round < last) post(builder, passing, round + 1);
+        add(builder, passing, round, round == last);
+    }
+}
+
+static void write_alone(builder_t *builder, const circle_t *circle)
+{
+    passing_t passing = {.circle = circle, .input = builder->request->premul ? SPACE_TEMP : SPACE_SEND, .shared = false};
+    post(builder, &passing, 0);
+    pass_round(builder, &passing);
+}
+
+static void reduce_into_leader(builder_t *builder)
+{
+    const topology_t *topology = builder->topology;
+    int me = builder->me, members = builder->members;
+    builder_reclaim(builder);
+    for (int place = 0; place < topology->ranks; place++) {
+        int rank = topology->order[place];
+        builder_publish_parts(builder, operand_block(SPACE_SLOT, me, rank, place), send_block(rank, place));
+    }
+    builder_signal(builder, 0);
+    builder_await(builder, 0, PLAN_ALL);
+    for (int place = 0; place < topology->ranks; place++) {
+        int rank = topology->order[place];
+        plan_operand_t own = builder_own_source(builder, operand_block(SPACE_SLOT, me, rank, place), send_block(rank, place));
+        builder_reduce_window(builder, operand_cut(operand_block(SPACE_SLOT, 0, rank, place), me, 1, members), operand_none(),
+                              operand_cut(own, me, 1, members), 0);
+    }
+}
+
+void reduce_scatter_two_level_write(builder_t *builder)
+{
+    circle_t circle = circle_of_speakers(builder, 0);
+    passing_t passing = {.circle = &circle, .input = SPACE_SLOT, .shared = true};
+    builder->plan->places = builder->topology->ranks;
+    if (builder->members == 1) {
+        write_alone(builder, &circle);
+        return;
+    }
+    if (builder->me == 0) post(builder, &passing, 0);
+    reduce_into_leader(builder);
+    if (builder->me == 0) {
+        builder_await(builder, 1, PLAN_ALL);
+        pass_round(builder, &passing);
+        builder_signal(builder, 2);
+    } else {
+        builder_signal(builder, 1);
+        builder_await(builder, 2, 0);
+        builder_copy(builder, recv_block(builder), operand_block(SPACE_SLOT, 0, builder->rank, builder->topology->position[builder->rank]),
+                     builder_stream(builder));
+    }
+    builder_consumed(builder);
+}
+
+void reduce_scatter_ring_write(builder_t *builder)
+{
+    circle_t circle = circle_of_all(builder, 0);
+    write_alone(builder, &circle);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** What the files of plans share: names of verbs and spaces, and limits that the choice of chunks rests on. */
+#ifndef QUOIT_SCHEDULER_PLAN_INTERNAL_H
+#define QUOIT_SCHEDULER_PLAN_INTERNAL_H
+
+#include "scheduler/plan.h"
+
+enum {
+    PLAN_ALIGNMENT = 64,              /* bytes: parts and chunks begin at multiples of a cache line */
+    PLAN_WINDOW_DEPTH = 2,            /* chunks in flight inside one host, and in the small slots */
+    PLAN_BLOCK_MESSAGE = 16 << 10,    /* bytes: blocks that cross the network should not be cut finer ... */
+    PLAN_SLOT_CAP = 8 << 20,          /* ... unless a slot (or scratch) would grow beyond this many bytes */
+    PLAN_RING_PART = 1024             /* bytes: a ring whose messages would be smaller loses against doubling */
+};
+
+const char *plan_verb_name(plan_verb_t verb);
+const char *plan_space_name(plan_space_t space);
+
+#endif

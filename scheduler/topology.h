@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Topology: which ranks share a host, and what each host looks like. Made once a communicator from the ranks' records; everything
+ * that plans need is a pure function of it, so that any topology can be tested from a few numbers.
+ */
+#ifndef QUOIT_SCHEDULER_TOPOLOGY_H
+#define QUOIT_SCHEDULER_TOPOLOGY_H
+
+#include "base/status.h"
+
+/** What a process says of the place it runs on (from hwloc, else from the kernel). */
+typedef struct machine {
+    int cores;         /* that this process may use (cpu_count) */
+    int numa_nodes;    /* of the host, at least 1 */
+    int numa_node;     /* the one this process is bound to, -1 when it may run on several */
+    uint64_t cache;    /* bytes of the last-level cache */
+    uint32_t nic_mbps; /* of the fastest interface that is up, 0 unknown */
+} machine_t;
+
+/** Ask hwloc (setting HWLOC; opened at run time), or without it the kernel. Never fails; `source` tells: "hwloc 2.9.0", "kernel". */
+void machine_discover(machine_t *machine, char *source, size_t capacity);
+
+typedef struct topology {
+    int ranks, hosts;
+    int *host;        /* [ranks] host of a rank; hosts are numbered by their lowest rank */
+    int *member;      /* [ranks] index of a rank among its host's ranks, ascending */
+    int *host_size;   /* [hosts] */
+    int *host_first;  /* [hosts] where the host's ranks begin in `order` */
+    int *order;       /* [ranks] ranks host by host, ascending inside each: the host-grouped ring */
+    int *position;    /* [ranks] place of a rank in `order` */
+} topology_t;
+
+/** host_of[r]: any label of rank r's host (equal labels, same host); copied. */
+quoit_status_t topology_create(int ranks, const int *host_of, topology_t **topology);
+void topology_destroy(topology_t *topology); /* NULL is accepted */
+
+static inline int topology_rank(const topology_t *topology, int host, int member)
+{
+    return topology->order[topology->host_first[host] + member];
+}
+/** The rank that speaks for a host on the network: its lowest. */
+static inline int topology_leader(const topology_t *topology, int host) { return topology_rank(topology, host, 0); }
+
+/** "2 hosts: 4 + 3 ranks" */
+void topology_summary(const topology_t *topology, char *text, size_t capacity);
+
+#endif
