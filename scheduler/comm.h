@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Communicator: a group of ranks of a job, its queue of operations, its window, its plans and its first error. */
+#ifndef QUOIT_SCHEDULER_COMM_H
+#define QUOIT_SCHEDULER_COMM_H
+
+#include "scheduler/execute.h"
+#include "scheduler/job.h"
+#include "scheduler/match.h"
+#include "scheduler/window.h"
+
+enum { COMM_NAME_CAPACITY = 64, COMM_PLANS = 32 };
+
+struct quoit_comm {
+    engine_t *engine;
+    job_t *job;
+    uint64_t id;
+    char name[COMM_NAME_CAPACITY];
+    unsigned fork_generation;
+    int rank, size;
+    int *job_rank;          /* [size] rank in the job */
+    topology_t *topology;
+    bool map;               /* every host's ranks of this communicator share memory */
+    int timeout_ms;
+
+    /* the engine owner's */
+    list_t link;            /* engine->active while something is unfinished */
+    bool is_active;
+    list_t queue;           /* collectives in order of issue */
+    list_t messages;        /* sends and recvs not done */
+    uint32_t sequence;      /* of the newest collective taken from the queue */
+    uint32_t hash;          /* of all collectives so far */
+    window_t *window;       /* NULL until the first operation that uses it, or when no rank shares the host */
+    execution_t execution;  /* of the head of the queue */
+    matcher_t matcher;
+    plan_t *plans[COMM_PLANS];
+    int plan_count, plan_next;
+    operation_description_t last; /* newest operation that finished */
+    uint64_t finished;      /* operations */
+    uint64_t left_seen;     /* engine->network_polls when somebody was found to have left; 0: nobody */
+
+    /* its first error; status is stored last, with release */
+    _Atomic int status;
+    char error[ERROR_TEXT_CAPACITY];
+};
+
+/** As quoit_comm_create, on a given engine (which gets one more user). */
+quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, int size, const quoit_comm_config_t *config,
+                              quoit_comm_t **comm);
+
+/** Fail: every operation ends with `status` and `text`; nobody touches their buffers any more; the other ranks are told unless they know.
+ *  The first call counts. Only for the owner. */
+void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char *format, ...) __attribute__((format(printf, 4, 5)));
+/** Advance what runs. Only for the owner. True when something moved. */
+bool comm_advance(quoit_comm_t *comm);
+/** Take an operation that was handed in. Only for the owner. */
+void comm_take(quoit_comm_t *comm, operation_t *operation);
+/** Check deadlines, deaths and mismatches: the slow part of waiting. */
+void comm_check(quoit_comm_t *comm, uint64_t now);
+/** Earliest deadline of its unfinished operations; CLOCK_NEVER. */
+uint64_t comm_deadline(const quoit_comm_t *comm);
+/** A plan from the cache, else a new one. */
+quoit_status_t comm_plan(quoit_comm_t *comm, const plan_request_t *request, plan_t **plan);
+/** "rank 3 (node7, pid 1234)" for a rank of this communicator */
+const char *comm_rank_name(const quoit_comm_t *comm, int rank);
+/** One of the communicator's processes was lost; `text` tells how. */
+void comm_peer_lost(quoit_comm_t *comm, peer_t *peer);
+
+/** Text of an operation: "allreduce #57 (float32, sum, 1024 elements)". */
+void operation_text(const operation_description_t *description, char *text, size_t capacity);
+/** The operation's end, once: status and text, references. Only for the owner. */
+void operation_finish(operation_t *operation, quoit_status_t status, const char *text);
+void operation_release(operation_t *operation);
+
+/* control.c: notices between engines */
+void control_forget(engine_t *engine); /* drop what was kept for communicators that never came */
+void control_send_abort(quoit_comm_t *comm);
+/** Handle a notice; those for communicators that do not exist here yet are kept. */
+void control_receive(engine_t *engine, const quoit_event_t *event);
+/** A communicator was made: what had come for it is handled now. */
+void control_replay(quoit_comm_t *comm);
+
+#endif

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicator: making one (from a store, from a parent), and its end. */
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "scheduler/comm.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ parts of making one */
+
+static void free_comm(quoit_comm_t *comm)
+{
+    for (int i = 0; i < comm->plan_count; i++) plan_destroy(comm->plans[i]);
+    matcher_clear(&comm->matcher);
+    execute_destroy(&comm->execution);
+    topology_destroy(comm->topology);
+    free(comm->job_rank);
+    free(comm);
+}
+
+static quoit_status_t make_topology(quoit_comm_t *comm)
+{
+    int *host = malloc((size_t)comm->size * sizeof *host);
+    if (!host) return error_set(QUOIT_ERR_NO_MEMORY, "a communicator of %d ranks", comm->size);
+    for (int rank = 0; rank < comm->size; rank++) host[rank] = comm->job->host[comm->job_rank[rank]];
+    quoit_status_t status = topology_create(comm->size, host, &comm->topology);
+    free(host);
+    return status;
+}
+
+/* The window, when somebody else of this communicator is on this host. */
+static quoit_status_t make_window(quoit_comm_t *comm)
+{
+    const topology_t *topology = comm->topology;
+    int host = topology->host[comm->rank], members = topology->host_size[host];
+    if (members < 2) return QUOIT_OK;
+    peer_t **peer = malloc((size_t)members * sizeof *peer);
+    if (!peer) return error_set(QUOIT_ERR_NO_MEMORY, "a window of %d ranks", members);
+    for (int i = 0; i < members; i++) peer[i] = comm->job->peer[comm->job_rank[topology_rank(topology, host, i)]];
+    quoit_status_t status = window_create(comm->engine, comm->id, members, topology->member[comm->rank], peer, &comm->window);
+    free(peer);
+    return status;
+}
+
+/* `ranks` NULL: all of the job. Takes one user of the engine and of the job on success only. The caller owns the engine. */
+static quoit_status_t make_comm(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, int timeout_ms,
+                                quoit_comm_t **result)
+{
+    quoit_comm_t *comm = calloc(1, sizeof *comm);
+    if (!comm) return error_set(QUOIT_ERR_NO_MEMORY, "a communicator of %zu bytes", sizeof *comm);
+    comm->engine = job->engine;
+    comm->job = job;
+    comm->id = id > 1 ? id : id + 2; /* window.c keeps 0 and 1 for itself */
+    comm->rank = rank;
+    comm->size = size;
+    comm->timeout_ms = timeout_ms;
+    comm->fork_generation = engine_fork_generation();
+    comm->hash = (uint32_t)(id >> 32) | 1;
+    snprintf(comm->name, sizeof comm->name, "%s", name);
+    list_init(&comm->link);
+    list_init(&comm->queue);
+    list_init(&comm->messages);
+    matcher_init(&comm->matcher);
+    comm->job_rank = malloc((size_t)size * sizeof *comm->job_rank);
+    quoit_status_t status = QUOIT_OK;
+    if (!comm->job_rank) {
+        status = error_set(QUOIT_ERR_NO_MEMORY, "a communicator of %d ranks", size);
+        goto free_comm;
+    }
+    for (int i = 0; i < size; i++) comm->job_rank[i] = ranks ? ranks[i] : i;
+    status = make_topology(comm);
+    if (status == QUOIT_OK) status = make_window(comm);
+    if (status != QUOIT_OK) goto free_comm;
+    comm->map = comm->engine->map != NULL;
+    status = table_put(comm->engine->comms, (table_key_t){0, comm->id}, comm);
+    if (status != QUOIT_OK) goto close_window;
+    job->users++;
+    for (int i = 0; i < size; i++) {
+        peer_t *peer = job->peer[comm->job_rank[i]];
+        if (peer->status != QUOIT_OK) comm_peer_lost(comm, peer);
+    }
+    control_replay(comm);
+    *result = comm;
+    return QUOIT_OK;
+
+close_window:
+    window_close(comm->window);
+free_comm:
+    free_comm(comm);
+    return status;
+}
+
+static quoit_status_t read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms)
+{
+    int64_t fallback = setting_int(SETTING_TIMEOUT) / 1000;
+    if (config && config->struct_size != sizeof *config)
+        return error_set(QUOIT_ERR_INVALID, "quoit_comm_config_t.struct_size is %zu, expected %zu; begin with QUOIT_COMM_CONFIG_INIT",
+                         config->struct_size, sizeof *config);
+    if (config && config->timeout_ms < 0)
+        return error_set(QUOIT_ERR_INVALID, "quoit_comm_config_t.timeout_ms is %d; 0 means setting QUOIT_TIMEOUT", config->timeout_ms);
+    if (config && config->name) *name = config->name;
+    *timeout_ms = config && config->timeout_ms ? config->timeout_ms : fallback > INT32_MAX ? INT32_MAX : (int)(fallback ? fallback : 1);
+    return QUOIT_OK;
+}
+
+/* ------------------------------------------------------------------ from a store */
+
+static quoit_status_t first_barrier(quoit_comm_t *comm, uint64_t deadline)
+{
+    int left = clock_left_ms(deadline);
+    quoit_call_t call = QUOIT_CALL_INIT;
+    call.timeout_ms = left > 0 ? left : 1;
+    quoit_status_t status = quoit_barrier(comm, &call, NULL);
+    return status == QUOIT_OK ? status : error_prefix(status, "connecting the ranks of %s", comm->name);
+}
+
+quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, int size, const quoit_comm_config_t *config,
+                              quoit_comm_t **comm)
+{
+    const char *name = "world";
+    int timeout_ms = 0;
+    if (size < 1 || rank < 0 || rank >= size)
+        return error_set(QUOIT_ERR_INVALID, "rank %d of %d: size must be at least 1, and rank from 0 to size - 1", rank, size);
+    if (!store && size > 1) return error_set(QUOIT_ERR_INVALID, "a communicator of %d ranks needs a store; it is NULL", size);
+    if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_create: comm is NULL");
+    quoit_status_t status = read_config(config, &name, &timeout_ms);
+    if (status != QUOIT_OK) return status;
+    log_set_rank(rank);
+    uint64_t deadline = clock_deadline(timeout_ms);
+    job_t *job = NULL;
+    status = job_create(engine, store, rank, size, deadline, &job);
+    if (status != QUOIT_OK) return status;
+    quoit_comm_t *made = NULL;
+    engine_enter(engine);
+    status = make_comm(job, hash_combine(job->id, 1), rank, size, NULL, name, timeout_ms, &made);
+    job_release(job); /* the communicator has its own */
+    if (status == QUOIT_OK) engine_retain(engine);
+    engine_leave(engine);
+    if (status != QUOIT_OK) return status;
+    /* Joins all hosts over the edges that collectives use, so that what cannot be reached is told here and not later. */
+    status = first_barrier(made, deadline);
+    if (status != QUOIT_OK) {
+        char text[ERROR_TEXT_CAPACITY];
+        snprintf(text, sizeof text, "%s", error_text());
+        quoit_comm_destroy(made);
+        return error_set(status, "%s", text);
+    }
+    *comm = made;
+    return QUOIT_OK;
+}
+
+quoit_status_t quoit_comm_create(quoit_store_t *store, int rank, int size, const quoit_comm_config_t *config, quoit_comm_t **comm)
+{
+    engine_t *engine = NULL;
+    quoit_status_t status = engine_default(&engine);
+    if (status != QUOIT_OK) return status;
+    status = comm_create_on(engine, store, rank, size, config, comm);
+    char text[ERROR_TEXT_CAPACITY];
+    snprintf(text, sizeof text, "%s", error_text());
+    engine_release(engine);
+    return status == QUOIT_OK ? status : error_set(status, "%s", text);
+}
+
+/* ------------------------------------------------------------------ from a parent */
+
+static quoit_status_t check_parent(quoit_comm_t *parent)
+{
+    if (!parent) return error_set(QUOIT_ERR_INVALID, "the parent communicator is NULL");
+    if (parent->fork_generation != engine_fork_generation())
+        return error_set(QUOIT_ERR_FORKED, "communicator %s belongs to the parent process; a child made by fork() creates its own", parent->name);
+    quoit_status_t status = atomic_load_explicit(&parent->status, memory_order_acquire);
+    return status == QUOIT_OK ? status : error_set(status, "%s", parent->error);
+}
+
+static quoit_status_t check_members(const quoit_comm_t *parent, const int *ranks, int count, int *own)
+{
+    if (count < 1 || count > parent->size || !ranks)
+        return error_set(QUOIT_ERR_INVALID, "a group of %d ranks of %s, which has %d", count, parent->name, parent->size);
+    uint8_t *seen = calloc(1, (size_t)parent->size);
+    if (!seen) return error_set(QUOIT_ERR_NO_MEMORY, "a group of %d ranks", count);
+    quoit_status_t status = QUOIT_OK;
+    *own = -1;
+    for (int i = 0; i < count && status == QUOIT_OK; i++) {
+        if (ranks[i] < 0 || ranks[i] >= parent->size)
+            status = error_set(QUOIT_ERR_INVALID, "member %d of the group is rank %d; %s has ranks 0 to %d", i, ranks[i], parent->name,
+                               parent->size - 1);
+        else if (seen[ranks[i]]++)
+            status = error_set(QUOIT_ERR_INVALID, "rank %d is in the group twice", ranks[i]);
+        else if (ranks[i] == parent->rank)
+            *own = i;
+    }
+    free(seen);
+    if (status == QUOIT_OK && *own < 0)
+        status = error_set(QUOIT_ERR_INVALID, "rank %d creates a group that it is not in; only members call", parent->rank);
+    return status;
+}
+
+/* Members compute the same id without a word: parent, name, members, and how often this was created before. */
+static quoit_status_t group_id(quoit_comm_t *parent, const int *job_ranks, int count, const char *name, uint64_t *id)
+{
+    uint64_t hash = hash_combine(parent->id, hash_bytes(3, name, strlen(name)));
+    for (int i = 0; i < count; i++) hash = hash_combine(hash, (uint64_t)job_ranks[i]);
+    table_key_t key = {parent->id, hash};
+    uintptr_t times = (uintptr_t)table_get(parent->job->groups, key) + 1;
+    quoit_status_t status = table_put(parent->job->groups, key, (void *)times);
+    if (status == QUOIT_OK) *id = hash_combine(hash, times);
+    return status;
+}
+
+quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, int count, const char *name,
+                                       const quoit_comm_config_t *config, quoit_comm_t **comm)
+{
+    const char *shown = name ? name : "group";
+    int timeout_ms = 0, own = -1;
+    quoit_status_t status = check_parent(parent);
+    if (status == QUOIT_OK && !comm) status = error_set(QUOIT_ERR_INVALID, "quoit_comm_create_group: comm is NULL");
+    if (status == QUOIT_OK) status = check_members(parent, ranks, count, &own);
+    if (status == QUOIT_OK) status = read_config(config, &shown, &timeout_ms);
+    if (status != QUOIT_OK) return status;
+    if (!config || config->timeout_ms == 0) timeout_ms = parent->timeout_ms;
+    int *job_ranks = malloc((size_t)count * sizeof *job_ranks);
+    if (!job_ranks) return error_set(QUOIT_ERR_NO_MEMORY, "a group of %d ranks", count);
+    for (int i = 0; i < count; i++) job_ranks[i] = parent->job_rank[ranks[i]];
+    engine_t *engine = parent->engine;
+    engine_enter(engine);
+    window_collect(engine, false);
+    uint64_t id = 0;
+    quoit_comm_t *made = NULL;
+    status = group_id(parent, job_ranks, count, name ? name : "", &id);
+    if (status == QUOIT_OK) status = make_comm(parent->job, id, own, count, job_ranks, shown, timeout_ms, &made);
+    if (status == QUOIT_OK) engine_retain(engine);
+    engine_leave(engine);
+    free(job_ranks);
+    if (status == QUOIT_OK) *comm = made;
+    return status;
+}
+
+typedef struct split_vote {
+    int32_t colour, key;
+} split_vote_t;
+
+quoit_status_t quoit_comm_split(quoit_comm_t *parent, int colour, int key, const quoit_comm_config_t *config, quoit_comm_t **comm)
+{
+    quoit_status_t status = check_parent(parent);
+    if (status != QUOIT_OK) return status;
+    if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_split: comm is NULL");
+    int size = parent->size, count = 0;
+    split_vote_t own = {colour < 0 ? -1 : colour, key}, *vote = malloc((size_t)size * sizeof *vote);
+    int *ranks = malloc((size_t)size * sizeof *ranks);
+    status = vote && ranks ? QUOIT_OK : error_set(QUOIT_ERR_NO_MEMORY, "splitting %d ranks", size);
+    if (status == QUOIT_OK) status = quoit_allgather(parent, &own, vote, 2, QUOIT_I32, NULL, NULL);
+    if (status != QUOIT_OK) goto out;
+    if (own.colour < 0) {
+        *comm = NULL;
+        goto out;
+    }
+    for (int rank = 0; rank < size; rank++) { /* insertion keeps equal keys in the order of their ranks */
+        if (vote[rank].colour != own.colour) continue;
+        int at = count++;
+        for (; at > 0 && vote[ranks[at - 1]].key > vote[rank].key; at--) ranks[at] = ranks[at - 1];
+        ranks[at] = rank;
+    }
+    char name[COMM_NAME_CAPACITY];
+    snprintf(name, sizeof name, "%.40s/colour %d", parent->name, own.colour);
+    status = quoit_comm_create_group(parent, ranks, count, name, config, comm);
+out:
+    free(ranks);
+    free(vote);
+    return status;
+}
+
+/* ------------------------------------------------------------------ the end */
+
+static bool has_work(const quoit_comm_t *comm) { return !list_is_empty(&comm->queue) || !list_is_empty(&comm->messages); }
+
+void quoit_comm_destroy(quoit_comm_t *comm)
+{
+    if (!comm || comm->fork_generation != engine_fork_generation()) return; /* the child's copy holds nothing of its own */
+    engine_t *engine = comm->engine;
+    uint64_t deadline = clock_now() + (uint64_t)setting_int(SETTING_LINGER) * 1000;
+    engine_enter(engine);
+    engine_poll(engine);
+    while (has_work(comm) && clock_now() < deadline)
+        if (!engine_poll(engine)) poll(NULL, 0, 1);
+    if (has_work(comm)) {
+        char text[256];
+        quoit_comm_t *same = comm;
+        operation_t *operation = list_is_empty(&same->queue) ? NULL : container_of(same->queue.next, operation_t, link);
+        if (operation)
+            operation_text(&operation->description, text, sizeof text);
+        else
+            snprintf(text, sizeof text, "sends or recvs");
+        comm_fail(comm, QUOIT_ERR_CLOSED, true, "destroyed while %s was running; it did not end within QUOIT_LINGER", text);
+    }
+    if (comm->is_active) {
+        comm->is_active = false;
+        list_remove(&comm->link);
+    }
+    table_take(engine->comms, (table_key_t){0, comm->id});
+    for (int i = 0; i < engine->transports; i++) /* messages nobody will receive give their credit back */
+        engine->transport[i].ops->cancel(engine->transport[i].transport, comm->id);
+    window_close(comm->window);
+    job_release(comm->job);
+    free_comm(comm);
+    engine_leave(engine);
+    engine_release(engine);
+}
+
+quoit_status_t quoit_comm_abort(quoit_comm_t *comm, const char *reason)
+{
+    quoit_status_t status = check_parent(comm);
+    if (status != QUOIT_OK) return status == QUOIT_ERR_INVALID || status == QUOIT_ERR_FORKED ? status : QUOIT_OK; /* it has ended already */
+    engine_enter(comm->engine);
+    engine_poll(comm->engine); /* what was handed in before ends with the rest */
+    comm_fail(comm, QUOIT_ERR_ABORTED, true, "aborted: %s", reason && reason[0] ? reason : "no reason given");
+    engine_leave(comm->engine);
+    return QUOIT_OK;
+}
+
+int quoit_comm_rank(const quoit_comm_t *comm) { return comm ? comm->rank : -1; }
+int quoit_comm_size(const quoit_comm_t *comm) { return comm ? comm->size : 0; }
+int quoit_comm_hosts(const quoit_comm_t *comm) { return comm ? comm->topology->hosts : 0; }
+
+quoit_status_t quoit_comm_set_timeout(quoit_comm_t *comm, int timeout_ms)
+{
+    if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_set_timeout: comm is NULL");
+    if (timeout_ms < 1) return error_set(QUOIT_ERR_INVALID, "a timeout of %d ms; it must be at least 1", timeout_ms);
+    __atomic_store_n(&comm->timeout_ms, timeout_ms, __ATOMIC_RELAXED);
+    return QUOIT_OK;
+}
+
+quoit_status_t quoit_comm_error(quoit_comm_t *comm, char *text, size_t capacity)
+{
+    if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_error: comm is NULL");
+    quoit_status_t status = atomic_load_explicit(&comm->status, memory_order_acquire);
+    if (text && capacity) snprintf(text, capacity, "%s", status == QUOIT_OK ? "" : comm->error);
+    return status;
+}

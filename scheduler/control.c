@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control: aborts travel as notices along the connections there are, each rank passing the first one on, and envelopes find their
+ * communicator. A group may be created here later than on a peer: what comes for it is kept, up to a limit.
+ */
+#include "base/log.h"
+#include "scheduler/comm.h"
+#include "scheduler/notice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ORPHANS_KEPT = 16 << 20 }; /* bytes */
+
+typedef struct orphan {
+    list_t link;
+    quoit_process_id_t peer;
+    size_t length;
+    unsigned char data[];
+} orphan_t;
+
+void control_send_abort(quoit_comm_t *comm)
+{
+    unsigned char notice[NOTICE_HEADER_SIZE + 4 + NOTICE_ABORT_TEXT];
+    size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->error, notice);
+    for (int rank = 0; rank < comm->size; rank++) {
+        peer_t *peer = comm->job->peer[comm->job_rank[rank]];
+        if (rank == comm->rank || peer->status != QUOIT_OK || peer->left) continue;
+        quoit_endpoint_t *endpoint = peer->message;
+        /* Host mates are always told; across hosts the connections that stand are enough: they join all hosts of the communicator. */
+        if (!endpoint && peer->map && job_endpoint(comm->job, comm->job_rank[rank], &endpoint) != QUOIT_OK) continue;
+        if (!endpoint) continue;
+        quoit_status_t status = endpoint->transport->ops->notify(endpoint, notice, length);
+        /* Without credit the text is cut to what is never refused. */
+        if (status == QUOIT_ERR_AGAIN) (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+    }
+}
+
+static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_process_id_t from, const void *data, size_t length)
+{
+    if (header->source < 0 || header->source >= comm->size) {
+        log_warn("control", "a notice for %s claims to come from rank %d of %d", comm->name, header->source, comm->size);
+        return;
+    }
+    peer_t *peer = comm->job->peer[comm->job_rank[header->source]];
+    if (peer->process.high != from.high || peer->process.low != from.low) {
+        log_warn("control", "a notice for %s claims to come from %s, but another process sent it", comm->name, peer->name);
+        return;
+    }
+    if (header->type == NOTICE_MESSAGE) {
+        if (atomic_load_explicit(&comm->status, memory_order_relaxed) == QUOIT_OK) match_envelope(comm, header->source, data, length);
+        return;
+    }
+    quoit_status_t status;
+    char text[NOTICE_ABORT_TEXT + 1];
+    if (notice_abort_decode(data, length, &status, text) != QUOIT_OK) {
+        status = QUOIT_ERR_ABORTED;
+        snprintf(text, sizeof text, "%s", error_text());
+    }
+    /* Over messages only a hash of the other side's call is seen: whoever is told of a mismatch adds what was called here. */
+    char here[256] = "";
+    if (status == QUOIT_ERR_MISMATCH && comm->execution.operation && !strstr(text, "but rank")) {
+        operation_text(&comm->execution.operation->description, here, sizeof here);
+        comm_fail(comm, status, true, "%s ended it: %s; but %s called %s", peer->name, text, comm_rank_name(comm, comm->rank), here);
+    } else
+        comm_fail(comm, status, true, "%s ended it: %s", peer->name, text);
+}
+
+static void keep(engine_t *engine, const quoit_event_t *event)
+{
+    orphan_t *orphan = malloc(sizeof *orphan + event->length);
+    if (!orphan) {
+        log_error("control", "no memory for a notice of %zu bytes; a message is lost", event->length);
+        return;
+    }
+    orphan->peer = event->peer;
+    orphan->length = event->length;
+    memcpy(orphan->data, event->data, event->length);
+    list_append(&engine->orphans, &orphan->link);
+    engine->orphan_bytes += event->length;
+    while (engine->orphan_bytes > ORPHANS_KEPT) {
+        orphan_t *oldest = container_of(list_pop(&engine->orphans), orphan_t, link);
+        engine->orphan_bytes -= oldest->length;
+        log_warn("control", "dropped a notice of %zu bytes for a communicator that was never created here", oldest->length);
+        free(oldest);
+    }
+}
+
+void control_receive(engine_t *engine, const quoit_event_t *event)
+{
+    notice_header_t header;
+    if (notice_header_decode(event->data, event->length, &header) != QUOIT_OK) {
+        log_warn("control", "%s", error_text());
+        return;
+    }
+    quoit_comm_t *comm = table_get(engine->comms, (table_key_t){0, header.comm});
+    if (comm)
+        handle(comm, &header, event->peer, event->data, event->length);
+    else
+        keep(engine, event);
+}
+
+void control_replay(quoit_comm_t *comm)
+{
+    engine_t *engine = comm->engine;
+    for (list_t *node = engine->orphans.next, *next; node != &engine->orphans; node = next) {
+        next = node->next;
+        orphan_t *orphan = container_of(node, orphan_t, link);
+        notice_header_t header;
+        if (notice_header_decode(orphan->data, orphan->length, &header) != QUOIT_OK || header.comm != comm->id) continue;
+        list_remove(&orphan->link);
+        engine->orphan_bytes -= orphan->length;
+        handle(comm, &header, orphan->peer, orphan->data, orphan->length);
+        free(orphan);
+    }
+}
+
+void control_forget(engine_t *engine)
+{
+    for (list_t *node; (node = list_pop(&engine->orphans));) free(container_of(node, orphan_t, link));
+    engine->orphan_bytes = 0;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Describing a communicator: for people, and as JSON. */
+#include "base/settings.h"
+#include "base/text.h"
+#include "scheduler/comm.h"
+
+static void edge_texts(quoit_comm_t *comm, int rank, const char **description, uint64_t *sent, uint64_t *received)
+{
+    peer_t *peer = comm->job->peer[comm->job_rank[rank]];
+    *sent = *received = 0;
+    *description = rank == comm->rank ? "self" : peer->map ? "shm" : "not connected";
+    if (rank == comm->rank || !peer->message) return;
+    const quoit_transport_ops_t *ops = peer->message->transport->ops;
+    *description = ops->describe(peer->message);
+    ops->count(peer->message, sent, received);
+}
+
+static void describe_text(quoit_comm_t *comm, text_t *text)
+{
+    char summary[128];
+    topology_summary(comm->topology, summary, sizeof summary);
+    text_append(text, "communicator %s: rank %d of %d, %s\n", comm->name, comm->rank, comm->size, summary);
+    char error[ERROR_TEXT_CAPACITY];
+    if (quoit_comm_error(comm, error, sizeof error) != QUOIT_OK) text_append(text, "failed: %s\n", error);
+    for (int host = 0; host < comm->topology->hosts; host++) {
+        text_append(text, "host %d\n", host);
+        for (int member = 0; member < comm->topology->host_size[host]; member++) {
+            int rank = topology_rank(comm->topology, host, member);
+            const char *edge;
+            uint64_t sent, received;
+            edge_texts(comm, rank, &edge, &sent, &received);
+            text_append(text, "  %s: %s", comm_rank_name(comm, rank), edge);
+            if (sent || received)
+                text_append(text, ", %llu bytes sent, %llu received", (unsigned long long)sent, (unsigned long long)received);
+            text_append(text, "\n");
+        }
+    }
+    text_append(text, "%llu collectives done\n", (unsigned long long)comm->finished);
+}
+
+static void describe_json(quoit_comm_t *comm, text_t *text)
+{
+    char error[ERROR_TEXT_CAPACITY];
+    quoit_status_t status = quoit_comm_error(comm, error, sizeof error);
+    text_append(text, "{\"name\": ");
+    text_append_json(text, comm->name);
+    text_append(text, ", \"version\": \"%s\", \"rank\": %d, \"size\": %d, \"hosts\": %d, \"status\": ", quoit_version(), comm->rank, comm->size,
+                comm->topology->hosts);
+    text_append_json(text, quoit_status_text(status));
+    text_append(text, ", \"error\": ");
+    text_append_json(text, error);
+    text_append(text, ", \"finished\": %llu, \"ranks\": [", (unsigned long long)comm->finished);
+    for (int rank = 0; rank < comm->size; rank++) {
+        const job_record_t *record = &comm->job->record[comm->job_rank[rank]];
+        const char *edge;
+        uint64_t sent, received;
+        edge_texts(comm, rank, &edge, &sent, &received);
+        text_append(text, "%s{\"rank\": %d, \"host\": %d, \"hostname\": ", rank ? ", " : "", rank, comm->topology->host[rank]);
+        text_append_json(text, record->host);
+        text_append(text, ", \"pid\": %d, \"cores\": %d, \"edge\": ", record->pid, record->machine.cores);
+        text_append_json(text, edge);
+        text_append(text, ", \"sent\": %llu, \"received\": %llu}", (unsigned long long)sent, (unsigned long long)received);
+    }
+    text_append(text, "]}");
+}
+
+static quoit_status_t check(quoit_comm_t *comm, char **result, const char *what)
+{
+    if (!comm || !result) return error_set(QUOIT_ERR_INVALID, "%s: comm or text is NULL", what);
+    if (comm->fork_generation != engine_fork_generation())
+        return error_set(QUOIT_ERR_FORKED, "%s: communicator %s belongs to the parent process", what, comm->name);
+    return QUOIT_OK;
+}
+
+quoit_status_t quoit_comm_describe(quoit_comm_t *comm, quoit_format_t format, char **result)
+{
+    quoit_status_t status = check(comm, result, "quoit_comm_describe");
+    if (status != QUOIT_OK) return status;
+    if (format != QUOIT_FORMAT_TEXT && format != QUOIT_FORMAT_JSON)
+        return error_set(QUOIT_ERR_INVALID, "quoit_comm_describe: %d is no format", (int)format);
+    text_t text = {0};
+    engine_enter(comm->engine);
+    if (format == QUOIT_FORMAT_JSON)
+        describe_json(comm, &text);
+    else
+        describe_text(comm, &text);
+    engine_leave(comm->engine);
+    return text_finish(&text, result);
+}
+
+quoit_status_t quoit_explain_allreduce(quoit_comm_t *comm, size_t count, quoit_dtype_t dtype, char **result)
+{
+    quoit_status_t status = check(comm, result, "quoit_explain_allreduce");
+    if (status != QUOIT_OK) return status;
+    size_t width = quoit_dtype_size(dtype);
+    if (width == 0) return error_set(QUOIT_ERR_INVALID, "quoit_explain_allreduce: %d is no dtype", (int)dtype);
+    plan_request_t request = {.collective = COLLECTIVE_ALLREDUCE, .rank = comm->rank};
+    status = plan_select(comm->topology, &comm->job->tuning, COLLECTIVE_ALLREDUCE, count * width, comm->map, &request.algorithm, &request.small);
+    plan_t *plan = NULL;
+    if (status == QUOIT_OK) status = plan_create(comm->topology, &comm->job->tuning, &request, &plan);
+    if (status != QUOIT_OK) return status;
+    plan_binding_t binding = {.plan = plan, .send = {.count = count}, .recv = {.count = count}, .width = width, .ranks = comm->size};
+    plan_bind(&binding, &comm->job->tuning);
+    char summary[128];
+    text_t text = {0};
+    topology_summary(comm->topology, summary, sizeof summary);
+    text_append(&text, "allreduce of %zu %s elements, %s: %zu chunks of %zu elements, %d in flight\n", count, quoit_dtype_name(dtype), summary,
+                binding.chunks, binding.chunk, plan->depth);
+    plan_print(plan, &text);
+    plan_destroy(plan);
+    return text_finish(&text, result);
+}

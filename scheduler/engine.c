@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engine: ownership, the loop that drives, waiting, the progress thread. See engine.h; set-up and peers are in engine_setup.c. */
+#include "scheduler/engine.h"
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "scheduler/comm.h"
+#include "scheduler/engine_internal.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+    SPIN_POLLS = 128,          /* polls with a pause before the first yield, when there are processors for everyone */
+    QUIET_NETWORK_POLLS = 16,  /* without messages under way the transports are looked at every so often only */
+    CHECK_INTERVAL_NS = 1000000,
+    SLEEP_LIMIT_MS = 1000,     /* an operation under way is looked at once a second even if nobody rings */
+    ENTER_YIELDS = 64
+};
+
+/* ------------------------------------------------------------------ ownership */
+
+bool engine_try_enter(engine_t *engine)
+{
+    int free = 0;
+    return atomic_compare_exchange_strong(&engine->owned, &free, 1);
+}
+
+static void ring_self(engine_t *engine)
+{
+    uint64_t one = 1;
+    ssize_t written = write(engine->doorbell, &one, sizeof one);
+    (void)written; /* EAGAIN: it rings already */
+}
+
+/* Wait on the condition for at most `milliseconds`; the mutex is held. The limit only bounds what a lost race could cost. */
+static void wait_condition(engine_t *engine, int milliseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(milliseconds % 1000) * 1000000;
+    until.tv_sec += milliseconds / 1000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&engine->free_or_done, &engine->mutex, &until);
+}
+
+void engine_enter(engine_t *engine)
+{
+    if (engine_try_enter(engine)) return;
+    atomic_fetch_add(&engine->claims, 1);
+    if (atomic_load(&engine->sleeping)) ring_self(engine);
+    for (int i = 0; i < ENTER_YIELDS; i++) {
+        if (engine_try_enter(engine)) goto out;
+        sched_yield();
+    }
+    pthread_mutex_lock(&engine->mutex);
+    while (!engine_try_enter(engine)) {
+        if (atomic_load(&engine->sleeping)) ring_self(engine);
+        wait_condition(engine, 10);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+out:
+    atomic_fetch_sub(&engine->claims, 1);
+}
+
+static void wake_waiters(engine_t *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    pthread_cond_broadcast(&engine->free_or_done);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+static bool transports_idle(engine_t *engine)
+{
+    for (int i = 0; i < engine->transports; i++)
+        if (!engine->transport[i].ops->idle(engine->transport[i].transport)) return false;
+    return true;
+}
+
+static void wake_progress(engine_t *engine)
+{
+    if (!engine_start_progress(engine)) return;
+    pthread_mutex_lock(&engine->mutex);
+    engine->work = true;
+    pthread_cond_signal(&engine->progress_wanted);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void engine_leave(engine_t *engine)
+{
+    bool unfinished = engine->running > 0 || !transports_idle(engine);
+    engine->owner_is_progress = false;
+    atomic_store(&engine->owned, 0);
+    if (atomic_load(&engine->waiting) || atomic_load(&engine->claims))
+        wake_waiters(engine);
+    else if (unfinished || atomic_load(&engine->submitted))
+        wake_progress(engine);
+}
+
+void engine_submit(engine_t *engine, operation_t *operation, bool unattended)
+{
+    operation_t *newest = atomic_load_explicit(&engine->submitted, memory_order_relaxed);
+    do operation->next_submitted = newest;
+    while (!atomic_compare_exchange_weak(&engine->submitted, &newest, operation));
+    if (!unattended) return;
+    if (atomic_load(&engine->sleeping))
+        ring_self(engine);
+    else if (!atomic_load(&engine->owned))
+        wake_progress(engine);
+}
+
+/* ------------------------------------------------------------------ driving (the owner) */
+
+static bool take_submitted(engine_t *engine)
+{
+    if (!atomic_load_explicit(&engine->submitted, memory_order_relaxed)) return false;
+    operation_t *newest = atomic_exchange(&engine->submitted, NULL), *oldest = NULL;
+    while (newest) { /* the stack holds the newest first: turn it round */
+        operation_t *next = newest->next_submitted;
+        newest->next_submitted = oldest;
+        oldest = newest;
+        newest = next;
+    }
+    while (oldest) {
+        operation_t *next = oldest->next_submitted; /* taking may end, and so free, the operation */
+        comm_take(oldest->comm, oldest);
+        oldest = next;
+    }
+    return true;
+}
+
+static bool advance_active(engine_t *engine)
+{
+    bool moved = false;
+    for (list_t *node = engine->active.next, *next; node != &engine->active; node = next) {
+        next = node->next;
+        moved |= comm_advance(container_of(node, quoit_comm_t, link));
+    }
+    return moved;
+}
+
+static bool poll_transports(engine_t *engine)
+{
+    bool moved = false;
+    engine->network_polls++;
+    for (int i = 0; i < engine->transports; i++) {
+        engine_transport_t *each = &engine->transport[i];
+        moved |= each->ops->progress(each->transport) > 0;
+        quoit_event_t event;
+        while (each->ops->next_event(each->transport, &event)) {
+            engine_event(engine, &event);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+/* Deadlines, deaths, mismatches: what may wait a millisecond. */
+static void check_active(engine_t *engine)
+{
+    uint64_t now = clock_now();
+    if (now < engine->next_check) return;
+    engine->next_check = now + CHECK_INTERVAL_NS;
+    for (list_t *node = engine->active.next, *next; node != &engine->active; node = next) {
+        next = node->next;
+        comm_check(container_of(node, quoit_comm_t, link), now);
+    }
+}
+
+static bool poll_once(engine_t *engine, bool all)
+{
+    bool moved = take_submitted(engine);
+    moved |= advance_active(engine);
+    engine->polls++;
+    if (all || engine->transfers > 0 || engine->polls % QUIET_NETWORK_POLLS == 0) moved |= poll_transports(engine);
+    if (engine->completed) {
+        engine->completed = false;
+        if (atomic_load(&engine->waiting)) wake_waiters(engine);
+    }
+    return moved;
+}
+
+bool engine_poll(engine_t *engine)
+{
+    check_active(engine);
+    return poll_once(engine, true);
+}
+
+void engine_completed(engine_t *engine) { engine->completed = true; }
+
+static bool is_done(operation_t *operation)
+{
+    return atomic_load_explicit(&operation->status, memory_order_acquire) != QUOIT_IN_PROGRESS;
+}
+
+/* Sleep while others drive. True: this thread owns the engine now; false: the operation is done, or the deadline is over. */
+static bool await_ownership(engine_t *engine, operation_t *operation, uint64_t deadline)
+{
+    bool entered = false;
+    atomic_fetch_add(&engine->waiting, 1);
+    if (atomic_load(&engine->sleeping)) ring_self(engine);
+    pthread_mutex_lock(&engine->mutex);
+    while (!is_done(operation) && !(entered = engine_try_enter(engine))) {
+        int left = clock_left_ms(deadline);
+        if (left == 0) break;
+        wait_condition(engine, left < 0 || left > SLEEP_LIMIT_MS ? SLEEP_LIMIT_MS : left);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    atomic_fetch_sub(&engine->waiting, 1);
+    /* Whoever left meanwhile may have counted on this thread to go on: pass that to the next waiter, or the progress thread. */
+    if (!entered && engine_try_enter(engine)) engine_leave(engine);
+    return entered;
+}
+
+/* Let threads in that claim the engine, then own it again; false as in await_ownership. */
+static bool give_way(engine_t *engine, operation_t *operation, uint64_t deadline)
+{
+    engine_leave(engine);
+    for (int i = 0; i < ENTER_YIELDS && atomic_load(&engine->claims); i++) sched_yield();
+    return await_ownership(engine, operation, deadline);
+}
+
+static bool somebody_wants_in(engine_t *engine)
+{
+    return atomic_load(&engine->claims) || (engine->owner_is_progress && atomic_load(&engine->waiting));
+}
+
+static uint64_t earliest_deadline(engine_t *engine)
+{
+    uint64_t earliest = CLOCK_NEVER;
+    for (list_t *node = engine->active.next; node != &engine->active; node = node->next) {
+        uint64_t one = comm_deadline(container_of(node, quoit_comm_t, link));
+        if (one < earliest) earliest = one;
+    }
+    return earliest;
+}
+
+static void drain_doorbell(engine_t *engine)
+{
+    uint64_t count;
+    ssize_t got = read(engine->doorbell, &count, sizeof count);
+    (void)got; /* EAGAIN: nobody rang */
+}
+
+static void disarm(engine_t *engine, int armed)
+{
+    for (int i = 0; i < armed; i++) engine->transport[i].ops->disarm(engine->transport[i].transport);
+}
+
+/*
+ * Sleep until somebody rings, a descriptor is ready, or the deadline. First say so (arm, sleeping), then look at everything once
+ * more: whoever published before saw nobody asleep and is seen by that look; whoever publishes later rings.
+ */
+static void sleep_until(engine_t *engine, uint64_t deadline)
+{
+    int armed = 0;
+    for (; armed < engine->transports; armed++) {
+        engine_transport_t *each = &engine->transport[armed];
+        if (each->ops->arm(each->transport) != QUOIT_OK) {
+            disarm(engine, armed);
+            poll_transports(engine);
+            return;
+        }
+    }
+    atomic_store(&engine->sleeping, 1);
+    drain_doorbell(engine);
+    bool stay = !somebody_wants_in(engine) && !atomic_load(&engine->submitted) && !poll_once(engine, true);
+    if (stay) {
+        uint64_t earliest = earliest_deadline(engine);
+        int limit = clock_left_ms(deadline < earliest ? deadline : earliest);
+        if (limit < 0 || limit > SLEEP_LIMIT_MS) limit = SLEEP_LIMIT_MS;
+        struct epoll_event events[8];
+        epoll_wait(engine->epoll, events, 8, limit); /* EINTR: a signal; the caller looks at everything anyway */
+    }
+    atomic_store(&engine->sleeping, 0);
+    disarm(engine, armed);
+    if (stay) {
+        drain_doorbell(engine);
+        engine->next_check = 0;
+        poll_transports(engine);
+    }
+}
+
+/* What to do when nothing moved: pause, yield, sleep. */
+static void relax(engine_t *engine, unsigned *idle, uint64_t *idle_since, uint64_t deadline)
+{
+    unsigned count = ++*idle;
+    if (engine->spin && count < SPIN_POLLS && !engine->owner_is_progress) {
+        cpu_relax();
+        return;
+    }
+    uint64_t now = clock_now();
+    if (!*idle_since) *idle_since = now;
+    check_active(engine);
+    if (now - *idle_since < engine->spin_time) {
+        sched_yield();
+        return;
+    }
+    sleep_until(engine, deadline);
+    /* What woke us may not be ours: then a few polls are enough before the next sleep. */
+    *idle_since = clock_now() - engine->spin_time + engine->spin_time / 4;
+}
+
+/* The owner drives until its operation is done or the deadline is over. Returns without owning the engine. */
+static void drive(engine_t *engine, operation_t *operation, uint64_t deadline)
+{
+    unsigned idle = 0;
+    uint64_t idle_since = 0;
+    while (!is_done(operation)) {
+        if (somebody_wants_in(engine) && !give_way(engine, operation, deadline)) return;
+        if (poll_once(engine, false)) {
+            idle = 0;
+            idle_since = 0;
+            continue;
+        }
+        if (is_done(operation)) break;
+        relax(engine, &idle, &idle_since, deadline);
+        if (deadline != CLOCK_NEVER && clock_now() >= deadline) break;
+    }
+    engine_leave(engine);
+}
+
+void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline)
+{
+    if (engine_try_enter(engine) || await_ownership(engine, operation, deadline)) drive(engine, operation, deadline);
+}
+
+/* ------------------------------------------------------------------ the progress thread */
+
+static void drive_unattended(engine_t *engine)
+{
+    if (!engine_try_enter(engine)) return; /* the owner sees to it, and calls again when it leaves */
+    engine->owner_is_progress = true;
+    unsigned idle = 0;
+    uint64_t idle_since = 0;
+    while (engine->running > 0 || !transports_idle(engine) || atomic_load(&engine->submitted)) {
+        if (somebody_wants_in(engine)) break;
+        if (poll_once(engine, false)) {
+            idle = 0;
+            idle_since = 0;
+        } else
+            relax(engine, &idle, &idle_since, CLOCK_NEVER);
+        if (engine->stop) break;
+    }
+    engine_leave(engine);
+}
+
+void *engine_progress_main(void *argument)
+{
+    engine_t *engine = argument;
+    pthread_mutex_lock(&engine->mutex);
+    while (!engine->stop) {
+        while (!engine->work && !engine->stop) pthread_cond_wait(&engine->progress_wanted, &engine->mutex);
+        engine->work = false;
+        if (engine->stop) break;
+        pthread_mutex_unlock(&engine->mutex);
+        drive_unattended(engine);
+        pthread_mutex_lock(&engine->mutex);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return NULL;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Engine: what moves operations. It holds the opened transports, the peers that communicators share, and the operations that run.
+ *
+ * One thread at a time *owns* the engine (engine_enter .. engine_leave) and drives all of it, its own operation first; nothing in
+ * here needs another lock. Threads that wait for an operation while somebody else drives sleep until it is done or the engine is
+ * free. What nobody waits for is driven by one progress thread, which gives way at once and sleeps when there is nothing to do.
+ * New operations come in through a lock-free stack, so issuing one never waits for the owner.
+ *
+ * Below it: transport/ (moves bytes), window.h (shared slots). Above it: communicators (comm.h), which queue operations here.
+ */
+#ifndef QUOIT_SCHEDULER_ENGINE_H
+#define QUOIT_SCHEDULER_ENGINE_H
+
+#include "base/list.h"
+#include "base/status.h"
+#include "base/table.h"
+#include "quoit/quoit_transport.h"
+#include "transport/registry.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+typedef struct engine engine_t;
+typedef struct operation operation_t;
+
+enum { PEER_NAME_CAPACITY = 192 };
+
+/** A process we talk to; shared by all communicators it is in, counted. Our own process is one too. */
+typedef struct peer {
+    quoit_process_id_t process;
+    engine_t *engine;
+    int users;                    /* jobs that hold it */
+    quoit_endpoint_t *map;        /* same host: its memory is readable here; NULL otherwise */
+    quoit_endpoint_t *message;    /* for send, recv, notify; NULL until first used between hosts */
+    char name[PEER_NAME_CAPACITY]; /* "rank 3 (node7, pid 1234)" */
+    quoit_status_t status;        /* QUOIT_OK, or how it was lost */
+    bool left;                    /* it said goodbye */
+    bool proven;                  /* bootstrap: its memory was attached */
+    char text[ERROR_TEXT_CAPACITY]; /* why, when status is an error */
+} peer_t;
+
+typedef struct engine_transport {
+    const quoit_transport_ops_t *ops;
+    quoit_transport_t *transport;
+    uint8_t address[QUOIT_ADDRESS_CAPACITY];
+    size_t address_length;
+} engine_transport_t;
+
+struct engine {
+    quoit_process_id_t self;
+    int doorbell, epoll; /* owned */
+    unsigned fork_generation;
+    uint64_t host_label;         /* engines with different ones count as different hosts; set by tests with ranks as threads */
+    int users;           /* communicators */
+
+    /* ownership */
+    _Atomic int owned, claims, sleeping, waiting;
+    pthread_mutex_t mutex;   /* guards the two condition variables and `work`, nothing else */
+    pthread_cond_t free_or_done;
+    pthread_cond_t progress_wanted;
+    bool work;               /* for the progress thread */
+    _Atomic bool stop;
+    bool progress_running;
+    pthread_t progress_thread;
+    _Atomic(operation_t *) submitted; /* newest first */
+
+    /* the owner's */
+    engine_transport_t transport[REGISTRY_CAPACITY];
+    int transports;
+    engine_transport_t *map;     /* the MAP transport, NULL when there is none */
+    table_t *peers;              /* process id -> peer_t */
+    table_t *comms;              /* {0, communicator id} -> quoit_comm_t */
+    list_t active;               /* communicators with unfinished operations */
+    list_t orphans;              /* notices for communicators that do not exist here yet */
+    list_t sections;             /* windows of destroyed communicators, kept until all local members have left */
+    size_t orphan_bytes;
+    list_t leased;               /* windows that hold large slots, longest held first */
+    size_t lease_bytes;
+    int running;                 /* operations not done */
+    int transfers;               /* messages under way, and sends and recvs not done: the network must be polled */
+    bool completed;              /* an operation ended since the last wake-up of waiters */
+    bool owner_is_progress;      /* the owner gives way to threads that wait */
+    uint64_t next_check;
+    bool spin;                   /* enough processors for the ranks of this host */
+    int host_ranks;              /* of the largest job */
+    uint64_t polls, network_polls;
+    uint64_t spin_time;          /* ns */
+};
+
+/** The process's engine, made when first used; counted. */
+quoit_status_t engine_default(engine_t **engine);
+/** A new one, users == 1: for tests with ranks as threads. */
+quoit_status_t engine_create(engine_t **engine);
+/** One user more. */
+void engine_retain(engine_t *engine);
+/** One user less; the last one drains what peers still need (bounded by setting LINGER) and frees it. */
+void engine_release(engine_t *engine);
+
+/** Own the engine; waits for the owner to give way (within one step). */
+void engine_enter(engine_t *engine);
+bool engine_try_enter(engine_t *engine);
+void engine_leave(engine_t *engine);
+
+/** Hand an operation in. Any thread, no waiting. `unattended`: the caller will not wait for it at once. */
+void engine_submit(engine_t *engine, operation_t *operation, bool unattended);
+/** Drive (or sleep while another thread drives) until the operation is done or the deadline is over. */
+void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline);
+/** One round without waiting; only for the owner. True when something moved. */
+bool engine_poll(engine_t *engine);
+/** An operation was finished: wake whoever sleeps for it. Only for the owner. */
+void engine_completed(engine_t *engine);
+
+/** Only for the owner: the peer with this process id, made if need be, with one more user. */
+quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const char *name, peer_t **peer);
+void engine_peer_release(peer_t *peer);
+engine_transport_t *engine_find_transport(engine_t *engine, const char *name);
+
+/** Number that changes in the child after fork(). */
+unsigned engine_fork_generation(void);
+
+#endif

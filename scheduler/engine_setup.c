@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engine: making and ending one, its peers, and what its transports report. Driving is in engine.c. */
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/hmac.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "scheduler/comm.h"
+#include "scheduler/engine_internal.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------ fork */
+
+static _Atomic unsigned fork_generation;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void count_fork(void) { atomic_fetch_add(&fork_generation, 1); }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+
+unsigned engine_fork_generation(void) { return atomic_load_explicit(&fork_generation, memory_order_relaxed); }
+
+/* ------------------------------------------------------------------ making one */
+
+static quoit_status_t watch_descriptor(engine_t *engine, int descriptor)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    if (epoll_ctl(engine->epoll, EPOLL_CTL_ADD, descriptor, &event) != 0)
+        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: epoll_ctl");
+    return QUOIT_OK;
+}
+
+/* Open one transport. QUOIT_ERR_NOT_FOUND: there is nothing to use here, and the log says why. */
+static quoit_status_t open_transport(engine_t *engine, const quoit_transport_ops_t *ops)
+{
+    quoit_transport_environment_t environment;
+    transport_environment_init(&environment, engine->self, engine->doorbell, log_host());
+    char why[256] = "";
+    if (ops->probe(&environment, why, sizeof why) != QUOIT_OK) {
+        log_info("engine", "transport %s is not used: %s", ops->name, why);
+        return error_set(QUOIT_ERR_NOT_FOUND, "transport %s cannot be used: %s", ops->name, why);
+    }
+    engine_transport_t *slot = &engine->transport[engine->transports];
+    memset(slot, 0, sizeof *slot);
+    slot->ops = ops;
+    quoit_status_t status = ops->open(&environment, &slot->transport);
+    if (status != QUOIT_OK) return status;
+    slot->address_length = sizeof slot->address;
+    status = ops->listen(slot->transport, slot->address, &slot->address_length);
+    if (status != QUOIT_OK) goto close_transport;
+    int descriptor = ops->descriptor(slot->transport);
+    if (descriptor >= 0) {
+        status = watch_descriptor(engine, descriptor);
+        if (status != QUOIT_OK) goto close_transport;
+    }
+    engine->transports++;
+    return QUOIT_OK;
+
+close_transport:
+    ops->close(slot->transport);
+    return status;
+}
+
+static quoit_status_t open_transports(engine_t *engine)
+{
+    const quoit_transport_ops_t *list[REGISTRY_CAPACITY];
+    int count = 0, usable = 0;
+    quoit_status_t status = transport_registry_list(list, &count);
+    if (status != QUOIT_OK) return status;
+    bool automatic = strcmp(setting_string(SETTING_TRANSPORT), "auto") == 0;
+    for (int i = 0; i < count; i++) {
+        status = open_transport(engine, list[i]);
+        if (status == QUOIT_OK) {
+            usable += list[i] != &transport_self;
+            continue;
+        }
+        /* One that was not asked for by name may be missing; bad settings are an error in any case. */
+        if (!automatic || status == QUOIT_ERR_INVALID) return status;
+        log_warn("engine", "going on without transport %s: %s", list[i]->name, error_text());
+    }
+    if (usable == 0 && automatic) return error_set(QUOIT_ERR_NOT_FOUND, "engine: no transport can be used; QUOIT_LOG=info says why for each");
+    for (int i = 0; i < engine->transports; i++) /* its place is fixed from here on */
+        if (!engine->map && engine->transport[i].ops->flags & QUOIT_TRANSPORT_MAP) engine->map = &engine->transport[i];
+    return QUOIT_OK;
+}
+
+static void close_transports(engine_t *engine)
+{
+    for (int i = engine->transports; i-- > 0;) engine->transport[i].ops->close(engine->transport[i].transport);
+    engine->transports = 0;
+}
+
+quoit_status_t engine_create(engine_t **result)
+{
+    pthread_once(&fork_once, watch_forks);
+    quoit_status_t status = settings_load();
+    if (status != QUOIT_OK) return status;
+    engine_t *engine = calloc(1, sizeof *engine);
+    if (!engine) return error_set(QUOIT_ERR_NO_MEMORY, "engine: %zu bytes", sizeof *engine);
+    engine->users = 1;
+    engine->fork_generation = engine_fork_generation();
+    engine->spin_time = (uint64_t)setting_int(SETTING_SPIN_TIME) * 1000;
+    list_init(&engine->active);
+    list_init(&engine->orphans);
+    list_init(&engine->sections);
+    list_init(&engine->leased);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&engine->mutex, NULL);
+    pthread_cond_init(&engine->free_or_done, &monotonic);
+    pthread_cond_init(&engine->progress_wanted, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+
+    status = random_bytes(&engine->self, sizeof engine->self);
+    if (status != QUOIT_OK) goto free_engine;
+    status = table_create(&engine->peers);
+    if (status != QUOIT_OK) goto free_engine;
+    status = table_create(&engine->comms);
+    if (status != QUOIT_OK) goto free_tables;
+    engine->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (engine->doorbell < 0) {
+        status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: eventfd");
+        goto free_tables;
+    }
+    engine->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (engine->epoll < 0) {
+        status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: epoll_create1");
+        goto close_doorbell;
+    }
+    status = watch_descriptor(engine, engine->doorbell);
+    if (status == QUOIT_OK) status = open_transports(engine);
+    if (status != QUOIT_OK) goto close_epoll;
+    *result = engine;
+    return QUOIT_OK;
+
+close_epoll:
+    close_transports(engine);
+    close(engine->epoll);
+close_doorbell:
+    close(engine->doorbell);
+free_tables:
+    table_destroy(engine->comms);
+    table_destroy(engine->peers);
+free_engine:
+    pthread_cond_destroy(&engine->free_or_done);
+    pthread_cond_destroy(&engine->progress_wanted);
+    pthread_mutex_destroy(&engine->mutex);
+    free(engine);
+    return status;
+}
+
+/* ------------------------------------------------------------------ the process's engine */
+
+static pthread_mutex_t default_mutex = PTHREAD_MUTEX_INITIALIZER;
+static engine_t *default_engine;
+
+quoit_status_t engine_default(engine_t **engine)
+{
+    quoit_status_t status = QUOIT_OK;
+    pthread_mutex_lock(&default_mutex);
+    if (default_engine && default_engine->fork_generation != engine_fork_generation()) default_engine = NULL; /* the parent's */
+    if (default_engine)
+        default_engine->users++;
+    else
+        status = engine_create(&default_engine);
+    if (status == QUOIT_OK) *engine = default_engine;
+    pthread_mutex_unlock(&default_mutex);
+    return status;
+}
+
+/* Let out what peers still need; bounded. The caller owns the engine. */
+static void drain(engine_t *engine)
+{
+    uint64_t deadline = clock_now() + (uint64_t)setting_int(SETTING_LINGER) * 1000;
+    while (clock_now() < deadline) {
+        bool idle = true, moved = engine_poll(engine);
+        for (int i = 0; i < engine->transports; i++)
+            idle = idle && engine->transport[i].ops->idle(engine->transport[i].transport);
+        if (idle) return;
+        if (!moved) {
+            struct epoll_event events[8];
+            epoll_wait(engine->epoll, events, 8, 1);
+        }
+    }
+    log_warn("engine", "gave up after %lld ms sending what peers may still need (QUOIT_LINGER)",
+             (long long)setting_int(SETTING_LINGER) / 1000);
+}
+
+static void engine_destroy(engine_t *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    engine->stop = true;
+    bool running = engine->progress_running;
+    pthread_cond_signal(&engine->progress_wanted);
+    pthread_mutex_unlock(&engine->mutex);
+    if (running) {
+        uint64_t one = 1;
+        ssize_t written = write(engine->doorbell, &one, sizeof one); /* it may sleep in epoll */
+        (void)written;
+        pthread_join(engine->progress_thread, NULL);
+    }
+    window_collect(engine, true); /* lets go of peers, which then get our goodbye */
+    drain(engine);
+    control_forget(engine);
+    close_transports(engine);
+    close(engine->epoll);
+    close(engine->doorbell);
+    table_destroy(engine->comms);
+    table_destroy(engine->peers);
+    pthread_cond_destroy(&engine->free_or_done);
+    pthread_cond_destroy(&engine->progress_wanted);
+    pthread_mutex_destroy(&engine->mutex);
+    free(engine);
+}
+
+void engine_retain(engine_t *engine)
+{
+    pthread_mutex_lock(&default_mutex);
+    engine->users++;
+    pthread_mutex_unlock(&default_mutex);
+}
+
+void engine_release(engine_t *engine)
+{
+    pthread_mutex_lock(&default_mutex);
+    bool last = --engine->users == 0;
+    if (last && engine == default_engine) default_engine = NULL;
+    pthread_mutex_unlock(&default_mutex);
+    if (last) engine_destroy(engine);
+}
+
+bool engine_start_progress(engine_t *engine)
+{
+    if (!setting_int(SETTING_PROGRESS_THREAD)) return false;
+    pthread_mutex_lock(&engine->mutex);
+    if (!engine->progress_running && !engine->stop) {
+        sigset_t all, before; /* the framework's signals are for its own threads */
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, &before);
+        int failed = pthread_create(&engine->progress_thread, NULL, engine_progress_main, engine);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        engine->progress_running = !failed;
+        if (failed)
+            log_write_limited("progress", LOG_WARN, "engine", "no progress thread: %s; operations that nobody waits for stand still until a call is made",
+                              strerror(failed));
+        else
+            pthread_setname_np(engine->progress_thread, "quoit");
+    }
+    bool running = engine->progress_running;
+    pthread_mutex_unlock(&engine->mutex);
+    return running;
+}
+
+/* ------------------------------------------------------------------ peers */
+
+static table_key_t peer_key(quoit_process_id_t process) { return (table_key_t){process.high, process.low}; }
+
+quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const char *name, peer_t **result)
+{
+    peer_t *peer = table_get(engine->peers, peer_key(process));
+    if (!peer) {
+        peer = calloc(1, sizeof *peer);
+        if (!peer) return error_set(QUOIT_ERR_NO_MEMORY, "engine: a peer of %zu bytes", sizeof *peer);
+        peer->process = process;
+        peer->engine = engine;
+        quoit_status_t status = table_put(engine->peers, peer_key(process), peer);
+        if (status != QUOIT_OK) {
+            free(peer);
+            return status;
+        }
+    }
+    snprintf(peer->name, sizeof peer->name, "%s", name);
+    peer->users++;
+    *result = peer;
+    return QUOIT_OK;
+}
+
+void engine_peer_release(peer_t *peer)
+{
+    if (!peer || --peer->users > 0) return;
+    table_take(peer->engine->peers, peer_key(peer->process));
+    /* The endpoint of a MAP transport may be both; it was connected once for each. */
+    if (peer->message) peer->message->transport->ops->disconnect(peer->message);
+    if (peer->map) peer->map->transport->ops->disconnect(peer->map);
+    free(peer);
+}
+
+engine_transport_t *engine_find_transport(engine_t *engine, const char *name)
+{
+    for (int i = 0; i < engine->transports; i++)
+        if (strcmp(engine->transport[i].ops->name, name) == 0) return &engine->transport[i];
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ events */
+
+/* Tell all communicators that a process is lost. */
+static void tell_lost(engine_t *engine, peer_t *peer)
+{
+    size_t cursor = 0;
+    table_key_t key;
+    void *comm;
+    while (table_next(engine->comms, &cursor, &key, &comm)) comm_peer_lost(comm, peer);
+}
+
+void engine_event(engine_t *engine, const quoit_event_t *event)
+{
+    if (event->type == QUOIT_EVENT_NOTICE) {
+        control_receive(engine, event);
+        return;
+    }
+    peer_t *peer = table_get(engine->peers, peer_key(event->peer));
+    if (!peer) return; /* a process that no communicator here knows */
+    /* An attempt to find a host mate that found none is no loss, nor is a connection that we never asked for. */
+    bool memory = event->endpoint == peer->map && peer->proven;
+    if (!memory && event->endpoint != peer->message) return;
+    if (event->type == QUOIT_EVENT_CLOSED && event->status == QUOIT_OK) {
+        peer->left = true;
+        return;
+    }
+    if (peer->status != QUOIT_OK) return;
+    quoit_status_t status = event->type == QUOIT_EVENT_DIED ? QUOIT_ERR_PEER : event->status;
+    snprintf(peer->text, sizeof peer->text, "%s", event->text ? event->text : quoit_status_text(status));
+    peer->status = status;
+    log_info("engine", "%s: %s", peer->name, peer->text);
+    tell_lost(engine, peer);
+}

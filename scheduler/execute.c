@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Executor: runs the steps of a plan for a communicator's current operation. Chunks in flight are visited oldest first; a chunk may
+ * run a step only when the chunk before it is past that step, so signals and messages of a stage keep their order.
+ * Device buffers go through staging memory of the host: see execute_device.c.
+ */
+#include "scheduler/execute.h"
+
+#include "base/log.h"
+#include "scheduler/comm.h"
+#include "scheduler/execute_device.h"
+#include "scheduler/reduce/reduce.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ where things are */
+
+static uint64_t ticket_of(const execution_t *execution, size_t chunk) { return execution->base + chunk + 1; }
+
+/* This chunk's slot of a member; NULL with an error text when the member told nonsense. */
+static uint8_t *slot_of(quoit_comm_t *comm, int member, size_t chunk)
+{
+    execution_t *execution = &comm->execution;
+    window_t *window = comm->window;
+    uint64_t ticket = ticket_of(execution, chunk);
+    if (execution->plan->small) return window->member[member].section->small[ticket % WINDOW_SMALL_DEPTH];
+    uint8_t *large = window_large(window, member);
+    return large ? large + (ticket % (uint64_t)execution->plan->depth) * execution->slot_stride : NULL;
+}
+
+static uint8_t *scratch_of(const execution_t *execution, int number, size_t chunk)
+{
+    size_t run = chunk % (size_t)execution->plan->depth;
+    return execution->scratch + (run * (size_t)execution->plan->temps + (size_t)number) * execution->slot_stride;
+}
+
+/* Address of an operand. */
+static quoit_status_t resolve(quoit_comm_t *comm, size_t chunk, const plan_operand_t *operand, uint8_t **address, size_t *count)
+{
+    execution_t *execution = &comm->execution;
+    plan_piece_t piece;
+    plan_locate(&execution->binding, chunk, operand, &piece);
+    *count = piece.count;
+    uint8_t *base;
+    switch (operand->space) {
+    case SPACE_SEND:
+    case SPACE_RECV:
+        *address = execution->row ? execute_device_address(execution, chunk, operand, &piece) : (uint8_t *)piece.data;
+        return QUOIT_OK;
+    case SPACE_SLOT:
+        base = slot_of(comm, operand->member, chunk);
+        break;
+    default:
+        base = scratch_of(execution, operand->member, chunk);
+        break;
+    }
+    if (!base) return QUOIT_ERR_PROTOCOL; /* window_large has said why */
+    *address = base + piece.offset;
+    return QUOIT_OK;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+/* The other side's operation, if it is another one than ours: the communicator fails, naming both. */
+bool execute_disagrees(quoit_comm_t *comm, int member)
+{
+    window_t *window = comm->window;
+    window_section_t *theirs = window->member[member].section;
+    uint64_t current = atomic_load_explicit(&theirs->line.current, memory_order_acquire);
+    if ((uint32_t)(current >> 32) != comm->sequence || (uint32_t)current == comm->hash) return false;
+    operation_description_t other = theirs->description[comm->sequence % 2];
+    char mine_text[128], other_text[128];
+    operation_text(&comm->execution.operation->description, mine_text, sizeof mine_text);
+    operation_text(&other, other_text, sizeof other_text);
+    error_set(QUOIT_ERR_MISMATCH, "ranks called different operations: %s called %s, but %s called %s%s",
+              comm_rank_name(comm, comm->rank), mine_text, window->member[member].peer->name, other_text,
+              strcmp(mine_text, other_text) == 0 ? " (an earlier operation already differed)" : "");
+    return true;
+}
+
+static quoit_status_t await_member(quoit_comm_t *comm, int member, int stage, uint64_t ticket, chunk_run_t *run)
+{
+    window_t *window = comm->window;
+    window_section_t *section = window->member[member].section;
+    if (!section) {
+        quoit_status_t status = window_find(window, member);
+        if (status != QUOIT_OK) return status == QUOIT_ERR_AGAIN ? QUOIT_IN_PROGRESS : status;
+        section = window->member[member].section;
+    }
+    if (atomic_load_explicit(&section->line.stage[stage], memory_order_acquire) < ticket) return QUOIT_IN_PROGRESS;
+    if (run->chunk == 0 && execute_disagrees(comm, member)) return QUOIT_ERR_MISMATCH;
+    return QUOIT_OK;
+}
+
+static quoit_status_t await(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
+{
+    window_t *window = comm->window;
+    uint64_t ticket = ticket_of(&comm->execution, run->chunk);
+    if (step->peer != PLAN_ALL) return await_member(comm, step->peer, step->stage, ticket, run);
+    for (int i = 0; i < window->members; i++) {
+        if (i == window->me) continue;
+        quoit_status_t outcome = await_member(comm, i, step->stage, ticket, run);
+        if (outcome != QUOIT_OK) return outcome;
+    }
+    return QUOIT_OK;
+}
+
+/* The own slot of this chunk is free when all have consumed what it held before. */
+static quoit_status_t reclaim(quoit_comm_t *comm, chunk_run_t *run)
+{
+    execution_t *execution = &comm->execution;
+    uint64_t ticket = ticket_of(execution, run->chunk);
+    uint64_t depth = execution->plan->small ? WINDOW_SMALL_DEPTH : (uint64_t)execution->plan->depth;
+    bool fresh = !execution->plan->small && !execution->layout_kept && run->chunk < depth;
+    uint64_t needed = fresh ? execution->base : ticket > depth ? ticket - depth : 0;
+    if (!window_consumed(comm->window, needed)) return QUOIT_IN_PROGRESS;
+    if (execution->plan->small || (comm->window->lease && !comm->window->lease_outgrown)) return QUOIT_OK;
+    /* First use: everything before this operation is consumed (fresh), so the lease may be made or made larger. */
+    return window_lease(comm->window, execution->slot_stride * depth);
+}
+
+static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
+{
+    uint8_t *to, *from;
+    size_t count, source_count;
+    quoit_status_t status = resolve(comm, run->chunk, &step->destination, &to, &count);
+    if (status == QUOIT_OK) status = resolve(comm, run->chunk, &step->source, &from, &source_count);
+    if (status != QUOIT_OK) return status;
+    execution_t *execution = &comm->execution;
+    if (source_count < count) count = source_count;
+    if (count == 0) return QUOIT_OK;
+    if (step->flags & STEP_SCALE)
+        reduce_scale(execution->operation->description.dtype, to, from, count, execution->operation->factor);
+    else if (to != from)
+        reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM);
+    return QUOIT_OK;
+}
+
+static quoit_status_t reduce(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
+{
+    execution_t *execution = &comm->execution;
+    operation_t *operation = execution->operation;
+    bool window = step->verb == VERB_REDUCE_WINDOW;
+    uint8_t *to, *second = NULL, *source;
+    size_t count, unused;
+    quoit_status_t status = resolve(comm, run->chunk, &step->destination, &to, &count);
+    if (status != QUOIT_OK || count == 0) return status;
+    if (step->second.space != SPACE_NONE) status = resolve(comm, run->chunk, &step->second, &second, &unused);
+    if (status == QUOIT_OK) status = resolve(comm, run->chunk, &step->source, &source, &unused);
+    if (status != QUOIT_OK) return status;
+    int sources = 2;
+    if (!window) {
+        execution->source[0] = source;
+        status = resolve(comm, run->chunk, &step->source2, &source, &unused);
+        if (status != QUOIT_OK) return status;
+        execution->source[1] = source;
+    } else {
+        sources = comm->window->members;
+        plan_operand_t theirs = step->source;
+        theirs.space = SPACE_SLOT;
+        for (int i = 0; i < sources; i++) {
+            theirs.member = i;
+            uint8_t *each = source;
+            if (i != comm->window->me) status = resolve(comm, run->chunk, &theirs, &each, &unused);
+            if (status != QUOIT_OK) return status;
+            execution->source[i] = each;
+        }
+    }
+    reduce_call_t call = {.dtype = operation->description.dtype,
+                          .op = operation->description.op,
+                          .sources = sources,
+                          .source = execution->source,
+                          .count = count,
+                          .destination = to,
+                          .copy = second,
+                          .stream = step->flags & STEP_STREAM};
+    if (step->flags & STEP_FINISH && operation->description.op == QUOIT_AVG) call.finish.divisor = comm->size;
+    reduce_run(&call);
+    return QUOIT_OK;
+}
+
+/* Unique among the messages in flight between two processes for this communicator: operation, chunk, and place in the edge's order. */
+static quoit_key_t message_key(const quoit_comm_t *comm, size_t chunk)
+{
+    return (quoit_key_t){comm->id, (uint64_t)comm->sequence << 32 | (uint32_t)chunk};
+}
+
+static quoit_status_t start_transfer(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
+{
+    execution_t *execution = &comm->execution;
+    bool receives = step->verb == VERB_RECV;
+    const plan_operand_t *operand = receives ? &step->destination : &step->source;
+    plan_piece_t piece;
+    plan_locate(&execution->binding, run->chunk, operand, &piece);
+    if (plan_skips(operand, &piece)) return QUOIT_OK;
+    uint8_t *address;
+    size_t count;
+    quoit_status_t status = resolve(comm, run->chunk, operand, &address, &count);
+    quoit_endpoint_t *endpoint = NULL;
+    if (status == QUOIT_OK) status = job_endpoint(comm->job, comm->job_rank[step->peer], &endpoint);
+    if (status != QUOIT_OK) return status;
+    size_t place = (run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers + (size_t)run->transfers;
+    execute_transfer_t *started = &execution->transfer[place];
+    started->peer = step->peer;
+    started->receives = receives;
+    started->transfer.what = comm->hash;
+    const quoit_transport_ops_t *ops = endpoint->transport->ops;
+    size_t bytes = count * execution->binding.width;
+    status = receives ? ops->recv(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer)
+                      : ops->send(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer);
+    if (status < 0) return status;
+    run->transfers++;
+    comm->engine->transfers++;
+    return QUOIT_OK;
+}
+
+/* Why a transfer failed: the peer's loss explains more than what the connection saw. */
+static quoit_status_t explain_transfer(quoit_comm_t *comm, const execute_transfer_t *failed)
+{
+    quoit_status_t status = failed->transfer.status;
+    char cause[ERROR_TEXT_CAPACITY] = "";
+    peer_t *peer = comm->job->peer[comm->job_rank[failed->peer]];
+    if (peer->status != QUOIT_OK)
+        snprintf(cause, sizeof cause, "%s", peer->text);
+    else if (peer->message) {
+        error_clear();
+        if (peer->message->transport->ops->endpoint_status(peer->message) < 0 || status == QUOIT_ERR_MISMATCH)
+            snprintf(cause, sizeof cause, "%s", error_text());
+    }
+    return error_set(status, "%s %s: %s%s%s", failed->receives ? "receiving from" : "sending to", comm_rank_name(comm, failed->peer),
+              quoit_status_text(status), cause[0] ? ": " : "", cause);
+}
+
+static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
+{
+    execution_t *execution = &comm->execution;
+    execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
+    bool pending = false;
+    for (int i = 0; i < run->transfers; i++) {
+        if (mine[i].transfer.status == QUOIT_IN_PROGRESS) {
+            pending = true;
+        } else if (mine[i].transfer.status < 0) {
+            return explain_transfer(comm, &mine[i]);
+        }
+    }
+    if (pending) return QUOIT_IN_PROGRESS;
+    comm->engine->transfers -= run->transfers;
+    run->transfers = 0;
+    return QUOIT_OK;
+}
+
+static quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run)
+{
+    execution_t *execution = &comm->execution;
+    const plan_step_t *step = &execution->plan->step[run->step];
+    uint64_t ticket = ticket_of(execution, run->chunk);
+    switch (step->verb) {
+    case VERB_RECLAIM: return reclaim(comm, run);
+    case VERB_SIGNAL: window_signal(comm->window, &comm->window->section->line.stage[step->stage], ticket); return QUOIT_OK;
+    case VERB_AWAIT: return await(comm, run, step);
+    case VERB_CONSUMED: window_signal(comm->window, &comm->window->section->line.consumed, ticket); return QUOIT_OK;
+    case VERB_COPY: return copy(comm, run, step);
+    case VERB_REDUCE:
+    case VERB_REDUCE_WINDOW: return reduce(comm, run, step);
+    case VERB_SEND:
+    case VERB_RECV: return start_transfer(comm, run, step);
+    case VERB_WAIT: return wait_transfers(comm, run);
+    default: return error_set(QUOIT_ERR_INTERNAL, "plan has a step of kind %d", step->verb);
+    }
+}
+
+/* ------------------------------------------------------------------ chunks */
+
+/* Run one chunk as far as it goes; steps from `limit` on are not open to it yet. */
+static quoit_status_t run_chunk(quoit_comm_t *comm, chunk_run_t *run, int limit, bool *moved)
+{
+    execution_t *execution = &comm->execution;
+    if (run->phase < CHUNK_STEPS) {
+        quoit_status_t status = execute_device_in(execution, run);
+        if (status < 0) return status;
+        if (run->phase < CHUNK_STEPS) return QUOIT_IN_PROGRESS;
+        *moved = true;
+    }
+    while (run->phase == CHUNK_STEPS && run->step < limit) {
+        quoit_status_t outcome = run_step(comm, run);
+        if (outcome != QUOIT_OK) return outcome;
+        *moved = true;
+        if (++run->step == execution->plan->steps) run->phase = execution->row ? CHUNK_STAGE_OUT : CHUNK_DONE;
+    }
+    if (run->phase > CHUNK_STEPS && run->phase < CHUNK_DONE) {
+        quoit_status_t status = execute_device_out(execution, run);
+        if (status < 0) return status;
+        if (run->phase < CHUNK_DONE) return QUOIT_IN_PROGRESS;
+        *moved = true;
+    }
+    return run->phase == CHUNK_DONE ? QUOIT_OK : QUOIT_IN_PROGRESS;
+}
+
+static chunk_run_t *run_of(execution_t *execution, size_t chunk) { return &execution->run[chunk % (size_t)execution->plan->depth]; }
+
+static void start_chunks(execution_t *execution)
+{
+    while (execution->next < execution->binding.chunks && execution->next - execution->oldest < (size_t)execution->plan->depth) {
+        chunk_run_t *run = run_of(execution, execution->next);
+        *run = (chunk_run_t){.chunk = execution->next, .phase = execution->row ? CHUNK_STAGE_IN : CHUNK_STEPS};
+        if (execution->plan->steps == 0) run->phase = execution->row ? CHUNK_STAGE_IN : CHUNK_DONE;
+        execution->next++;
+    }
+}
+
+quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved)
+{
+    execution_t *execution = &comm->execution;
+    for (;;) {
+        start_chunks(execution);
+        int limit = execution->plan->steps;
+        for (size_t chunk = execution->oldest; chunk < execution->next; chunk++) {
+            chunk_run_t *run = run_of(execution, chunk);
+            quoit_status_t outcome = run_chunk(comm, run, limit, moved);
+            if (outcome < 0) return outcome;
+            if (run->phase == CHUNK_STEPS) limit = run->step;
+            if (run->phase < CHUNK_STEPS) break;
+        }
+        size_t before = execution->oldest;
+        while (execution->oldest < execution->next && run_of(execution, execution->oldest)->phase == CHUNK_DONE) execution->oldest++;
+        if (execution->oldest == execution->binding.chunks) return QUOIT_OK;
+        if (execution->oldest == before) return QUOIT_IN_PROGRESS;
+    }
+}
+
+/* ------------------------------------------------------------------ begin and end */
+
+static quoit_status_t grow(void **memory, size_t *capacity, size_t needed, const char *what)
+{
+    if (*capacity >= needed) return QUOIT_OK;
+    void *larger = realloc(*memory, needed);
+    if (!larger) return error_set(QUOIT_ERR_NO_MEMORY, "%s: %zu bytes", what, needed);
+    memset((char *)larger + *capacity, 0, needed - *capacity);
+    *memory = larger;
+    *capacity = needed;
+    return QUOIT_OK;
+}
+
+static quoit_status_t make_room(quoit_comm_t *comm)
+{
+    execution_t *execution = &comm->execution;
+    const plan_t *plan = execution->plan;
+    size_t transfers = (size_t)plan->depth * (size_t)plan->transfers * sizeof *execution->transfer;
+    quoit_status_t status = grow((void **)&execution->transfer, &execution->transfer_capacity, transfers, "transfers of a plan");
+    if (status != QUOIT_OK) return status;
+    size_t scratch = (size_t)plan->depth * (size_t)plan->temps * execution->slot_stride;
+    if (scratch > execution->scratch_capacity) { /* its content is of no more use: no copying as realloc would */
+        free(execution->scratch);
+        execution->scratch_capacity = 0;
+        execution->scratch = aligned_alloc(4096, (scratch + 4095) / 4096 * 4096);
+        if (!execution->scratch) return error_set(QUOIT_ERR_NO_MEMORY, "scratch of a plan: %zu bytes", scratch);
+        execution->scratch_capacity = scratch;
+    }
+    int sources = comm->window && comm->window->members > 2 ? comm->window->members : 2;
+    size_t have = (size_t)execution->source_capacity * sizeof *execution->source;
+    status = grow((void **)&execution->source, &have, (size_t)sources * sizeof *execution->source, "sources of a reduction");
+    if (status == QUOIT_OK) execution->source_capacity = (int)(have / sizeof *execution->source);
+    return status;
+}
+
+/* Does the operation find its large slots as the one before left them? Else they are reclaimed whole before their first use. */
+static void keep_layout(quoit_comm_t *comm)
+{
+    execution_t *execution = &comm->execution;
+    window_t *window = comm->window;
+    execution->layout_kept = window->lease && window->large_stride == execution->slot_stride &&
+                             window->large_depth == execution->plan->depth;
+    if (execution->layout_kept) return;
+    window->large_stride = execution->slot_stride;
+    window->large_depth = execution->plan->depth;
+    size_t needed = execution->slot_stride * (size_t)execution->plan->depth;
+    window->lease_outgrown = window->lease && window->lease_bytes < needed;
+}
+
+quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
+{
+    execution_t *execution = &comm->execution;
+    plan_request_t request = {.collective = (plan_collective_t)operation->description.collective,
+                              .algorithm = operation->algorithm,
+                              .rank = comm->rank,
+                              .root = operation->description.root < 0 ? 0 : operation->description.root,
+                              .premul = operation->description.op == QUOIT_PREMUL_SUM && operation->reduces,
+                              .small = operation->small};
+    quoit_status_t status = comm_plan(comm, &request, &execution->plan);
+    if (status != QUOIT_OK) return status;
+    execution->operation = operation;
+    execution->binding = (plan_binding_t){
+        .plan = execution->plan, .send = operation->send, .recv = operation->recv, .width = operation->width, .ranks = comm->size};
+    plan_bind(&execution->binding, &comm->job->tuning);
+    execution->slot_stride = (plan_slot_bytes(&execution->binding) + 4095) / 4096 * 4096;
+    execution->next = execution->oldest = 0;
+    status = make_room(comm);
+    if (status != QUOIT_OK) return status;
+    if (comm->window) {
+        execution->base = comm->window->ticket;
+        comm->window->ticket += execution->binding.chunks * (execution->plan->window ? 1 : 0);
+        if (execution->plan->window && !execution->plan->small) keep_layout(comm);
+        comm->window->busy = true;
+        window_begin(comm->window, &operation->description, comm->hash);
+    }
+    return execute_device_begin(execution);
+}
+
+void execute_end(quoit_comm_t *comm)
+{
+    execution_t *execution = &comm->execution;
+    if (!execution->operation) return;
+    for (size_t chunk = execution->oldest; chunk < execution->next; chunk++) {
+        chunk_run_t *run = run_of(execution, chunk);
+        comm->engine->transfers -= run->transfers; /* cancelled by whoever ends an operation early */
+        run->transfers = 0;
+    }
+    execute_device_end(execution);
+    if (comm->window) comm->window->busy = false;
+    execution->operation = NULL;
+}
+
+void execute_destroy(execution_t *execution)
+{
+    execute_device_destroy(execution);
+    free(execution->transfer);
+    free(execution->scratch);
+    free(execution->source);
+    memset(execution, 0, sizeof *execution);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Executor: runs the plan of a communicator's current operation, several chunks in flight, never blocking. */
+#ifndef QUOIT_SCHEDULER_EXECUTE_H
+#define QUOIT_SCHEDULER_EXECUTE_H
+
+#include "scheduler/operation.h"
+#include "scheduler/window.h"
+
+enum { EXECUTE_MAX_DEPTH = 16 };
+
+/** Where a chunk stands. Device buffers: copied to the host before step 0 and back after the last step. */
+typedef enum chunk_phase { CHUNK_STAGE_IN, CHUNK_STAGE_IN_WAIT, CHUNK_STEPS, CHUNK_STAGE_OUT, CHUNK_STAGE_OUT_WAIT, CHUNK_DONE } chunk_phase_t;
+
+typedef struct chunk_run {
+    size_t chunk;
+    chunk_phase_t phase;
+    int step;
+    int transfers; /* started and not yet waited for */
+    bool named;    /* current step's peers were checked */
+} chunk_run_t;
+
+/** One transfer and whom it joins, for texts. */
+typedef struct execute_transfer {
+    quoit_transfer_t transfer;
+    int peer; /* communicator rank */
+    bool receives;
+} execute_transfer_t;
+
+typedef struct execution {
+    operation_t *operation; /* NULL: nothing runs */
+    plan_t *plan;
+    plan_binding_t binding;
+    uint64_t base;          /* ticket before chunk 0 */
+    size_t next, oldest;    /* chunks: next to start, oldest in flight */
+    chunk_run_t run[EXECUTE_MAX_DEPTH];
+    bool layout_kept;       /* the large slots are used as by the operation before */
+    size_t slot_stride;     /* bytes from one slot to the next */
+    /* grow only, so that a communicator in its stride allocates nothing */
+    execute_transfer_t *transfer; /* [depth * plan->transfers] */
+    size_t transfer_capacity;
+    uint8_t *scratch;       /* TEMP: [depth][temps] */
+    size_t scratch_capacity;
+    const void **source;    /* [members] for reductions over the window */
+    int source_capacity;
+    /* device: staging buffers, host memory of the row */
+    const device_row_t *row;      /* of the operation that runs; NULL: host buffers */
+    const device_row_t *row_idle; /* whose stream, staging buffers and events are kept here */
+    bool reads_send, writes_recv; /* does the plan touch the caller's buffers? */
+    void *stream;
+    uint8_t *stage_send, *stage_recv;
+    size_t stage_capacity;
+    device_event_t *event[EXECUTE_MAX_DEPTH];
+} execution_t;
+
+/** Begin the operation: plan, binding, memory. An error (text set) fails the communicator. */
+quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation);
+/** Run what can run. QUOIT_OK: the operation is done; IN_PROGRESS; or an error (text set). *moved: something happened. */
+quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved);
+/** The operation ended (well or not): give back what it held. */
+void execute_end(quoit_comm_t *comm);
+void execute_destroy(execution_t *execution);
+/** Who is being waited for: "rank 3 (node7, pid 12), which last called allreduce #56" ...; "" when nobody. */
+void execute_missing(quoit_comm_t *comm, char *text, size_t capacity);
+/** Does it wait for a rank that has certainly not come? False: for one that is in the operation too, or may be. */
+bool execute_misses_somebody(quoit_comm_t *comm);
+
+/** Name of a member that this operation waits for and that has left; NULL: none. */
+const char *execute_left(quoit_comm_t *comm);
+/** ERR_MISMATCH (text set) when a host mate runs another operation of the same number. */
+quoit_status_t execute_check(quoit_comm_t *comm);
+bool execute_disagrees(quoit_comm_t *comm, int member);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Executor: who an operation waits for, and whether the others do something else. The slow part of waiting, and texts. */
+#include "scheduler/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The step a chunk waits at; NULL when it does not wait in the steps. */
+static const plan_step_t *waits_at(const execution_t *execution, const chunk_run_t *run)
+{
+    if (run->phase != CHUNK_STEPS || run->step >= execution->plan->steps) return NULL;
+    return &execution->plan->step[run->step];
+}
+
+static const chunk_run_t *oldest_run(const execution_t *execution)
+{
+    if (!execution->operation || execution->oldest >= execution->next) return NULL;
+    return &execution->run[execution->oldest % (size_t)execution->plan->depth];
+}
+
+/* Does this member hold up the step? */
+static bool holds_up(const quoit_comm_t *comm, const chunk_run_t *run, const plan_step_t *step, int member)
+{
+    const execution_t *execution = &comm->execution;
+    const window_t *window = comm->window;
+    if (member == window->me) return false;
+    uint64_t ticket = execution->base + run->chunk + 1;
+    const window_section_t *section = window->member[member].section;
+    if (step->verb == VERB_AWAIT)
+        return (step->peer == PLAN_ALL || step->peer == member) && (!section || atomic_load(&section->line.stage[step->stage]) < ticket);
+    if (step->verb != VERB_RECLAIM) return false;
+    uint64_t depth = execution->plan->small ? WINDOW_SMALL_DEPTH : (uint64_t)execution->plan->depth;
+    uint64_t needed = execution->layout_kept || execution->plan->small || run->chunk >= depth ? (ticket > depth ? ticket - depth : 0)
+                                                                                              : execution->base;
+    return !section ? needed > 0 : atomic_load(&section->line.consumed) < needed;
+}
+
+static void append(char *text, size_t capacity, const char *name, const char *more)
+{
+    size_t length = strlen(text);
+    snprintf(text + length, capacity - length, "%s%s%s", length ? ", " : "waiting for ", name, more);
+}
+
+static void append_member(const quoit_comm_t *comm, int member, char *text, size_t capacity)
+{
+    const window_member_t *other = &comm->window->member[member];
+    char more[200] = " (has not created this communicator)", what[160];
+    if (other->section) {
+        uint32_t sequence = (uint32_t)(atomic_load(&other->section->line.current) >> 32);
+        operation_description_t description = other->section->description[sequence % 2];
+        operation_text(&description, what, sizeof what);
+        if (sequence == 0)
+            snprintf(more, sizeof more, " (has not called anything yet)");
+        else if (sequence < comm->sequence)
+            snprintf(more, sizeof more, " (its newest call is %s)", what);
+        else
+            snprintf(more, sizeof more, " (it is in %s too)", what);
+    }
+    append(text, capacity, other->peer->name, more);
+}
+
+bool execute_misses_somebody(quoit_comm_t *comm)
+{
+    const chunk_run_t *run = oldest_run(&comm->execution);
+    const plan_step_t *step = run ? waits_at(&comm->execution, run) : NULL;
+    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return false;
+    for (int i = 0; i < comm->window->members; i++) {
+        if (!holds_up(comm, run, step, i)) continue;
+        const window_section_t *section = comm->window->member[i].section;
+        if (!section || (uint32_t)(atomic_load(&section->line.current) >> 32) < comm->sequence) return true;
+    }
+    return false;
+}
+
+void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)
+{
+    text[0] = '\0';
+    const execution_t *execution = &comm->execution;
+    const chunk_run_t *run = oldest_run(execution);
+    const plan_step_t *step = run ? waits_at(execution, run) : NULL;
+    if (!step) return;
+    if (step->verb == VERB_AWAIT || step->verb == VERB_RECLAIM) {
+        for (int i = 0; i < comm->window->members; i++)
+            if (holds_up(comm, run, step, i)) append_member(comm, i, text, capacity);
+        return;
+    }
+    const execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
+    for (int i = 0; i < run->transfers; i++) {
+        if (mine[i].transfer.status != QUOIT_IN_PROGRESS) continue;
+        char more[64];
+        snprintf(more, sizeof more, " (%s)", mine[i].receives ? "to send" : "to receive");
+        append(text, capacity, comm_rank_name(comm, mine[i].peer), more);
+    }
+}
+
+/* A member that has left cannot publish any more what this operation waits for. */
+const char *execute_left(quoit_comm_t *comm)
+{
+    const execution_t *execution = &comm->execution;
+    const chunk_run_t *run = oldest_run(execution);
+    const plan_step_t *step = run ? waits_at(execution, run) : NULL;
+    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return NULL;
+    for (int i = 0; i < comm->window->members; i++) {
+        const window_member_t *member = &comm->window->member[i];
+        bool left = member->peer->left || (member->section && atomic_load_explicit(&member->section->line.left, memory_order_acquire));
+        if (left && holds_up(comm, run, step, i)) return member->peer->name;
+    }
+    return NULL;
+}
+
+/* Any host mate that runs another operation of the same number, whether this plan waits for it or not. */
+quoit_status_t execute_check(quoit_comm_t *comm)
+{
+    if (!comm->execution.operation || !comm->window) return QUOIT_OK;
+    for (int i = 0; i < comm->window->members; i++) {
+        if (i == comm->window->me || !comm->window->member[i].section) continue;
+        if (execute_disagrees(comm, i)) return QUOIT_ERR_MISMATCH;
+    }
+    return QUOIT_OK;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Job: the processes that were created together in one store. Its roster (who, which host, which secret, which tuning) is fixed
+ * once, at bootstrap; every communicator made from it later needs no store.
+ */
+#ifndef QUOIT_SCHEDULER_JOB_H
+#define QUOIT_SCHEDULER_JOB_H
+
+#include "scheduler/engine.h"
+#include "scheduler/plan.h"
+
+enum { JOB_SECRET_SIZE = 32, JOB_HOST_CAPACITY = 64 };
+
+typedef struct job_address {
+    char transport[16];
+    uint16_t length;
+    uint8_t address[QUOIT_ADDRESS_CAPACITY];
+} job_address_t;
+
+enum { JOB_ADDRESS_CAPACITY = 4 };
+
+/** What a rank says of itself. */
+typedef struct job_record {
+    quoit_process_id_t process; /* of its engine */
+    uint64_t nonce;             /* of this attempt to create the job */
+    uint64_t kernel;            /* hash of the boot id: ranks with different ones are not even tried as host mates */
+    uint64_t label;             /* hash of setting HOST_LABEL */
+    int32_t rank, size, pid;
+    machine_t machine;
+    char host[JOB_HOST_CAPACITY];
+    char version[16];
+    int addresses;
+    job_address_t address[JOB_ADDRESS_CAPACITY];
+} job_record_t;
+
+typedef struct job {
+    engine_t *engine;
+    int users;           /* communicators */
+    uint64_t id;         /* incarnation */
+    uint8_t secret[JOB_SECRET_SIZE];
+    int size, rank;
+    tuning_t tuning;
+    int *host;           /* [size] */
+    job_record_t *record; /* [size] */
+    peer_t **peer;       /* [size] */
+    table_t *groups;     /* how often a group of a name was created: see comm.c */
+} job_t;
+
+/** Bootstrap: meet in the store. Blocks within the deadline. Called without owning the engine; enters it as needed. */
+quoit_status_t job_create(engine_t *engine, quoit_store_t *store, int rank, int size, uint64_t deadline, job_t **job);
+/** One user less; the owner of the engine calls. */
+void job_release(job_t *job);
+
+/** The endpoint for messages to a rank, begun when there is none yet. */
+quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint);
+
+/* Wire form of a record, apart from stores, for tests and fuzzers. */
+size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capacity);
+/** *used: how many bytes the record took. ERR_PROTOCOL for anything that is none. */
+quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *used, job_record_t *record);
+
+#endif

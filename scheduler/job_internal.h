@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Between job.c and bootstrap.c. */
+#ifndef QUOIT_SCHEDULER_JOB_INTERNAL_H
+#define QUOIT_SCHEDULER_JOB_INTERNAL_H
+
+#include "scheduler/job.h"
+
+enum { JOB_RECORD_CAPACITY = 1024 }; /* bytes that are enough for any record */
+
+/** Begin a connection to a rank over one transport. ERR_NOT_FOUND (no text): the rank does not offer it. */
+quoit_status_t job_connect(job_t *job, int rank, engine_transport_t *transport, int timeout_ms, quoit_endpoint_t **endpoint);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Matching of sends and recvs by (source, tag), one matcher a communicator over all transports. A send announces itself with an
+ * envelope (a notice); small payloads ride in it, larger ones follow as a keyed message once the recv is posted.
+ */
+#ifndef QUOIT_SCHEDULER_MATCH_H
+#define QUOIT_SCHEDULER_MATCH_H
+
+#include "scheduler/operation.h"
+
+typedef struct matcher {
+    list_t posted;     /* recvs without a match, oldest first */
+    list_t unexpected; /* envelopes without a match, oldest first */
+    uint64_t *next;    /* [size] number of the next message to each rank; made at the first send */
+} matcher_t;
+
+void matcher_init(matcher_t *matcher);
+void matcher_clear(matcher_t *matcher); /* frees envelopes; operations must have ended */
+/** Start or go on with a send or recv. True when something moved. */
+bool match_advance(quoit_comm_t *comm, operation_t *operation);
+/** An envelope came from `source` (communicator rank). */
+void match_envelope(quoit_comm_t *comm, int source, const void *data, size_t length);
+/** Take the operation out of the lists (it ends). */
+void match_forget(quoit_comm_t *comm, operation_t *operation);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Notices: the small datagrams between engines, and the one parser for them. Little-endian; nothing in them is trusted. */
+#ifndef QUOIT_SCHEDULER_NOTICE_H
+#define QUOIT_SCHEDULER_NOTICE_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+
+enum { NOTICE_HEADER_SIZE = 16, NOTICE_MESSAGE_SIZE = 40, NOTICE_PAYLOAD_CAPACITY = 8192, NOTICE_ABORT_TEXT = 900 };
+
+typedef enum notice_type { NOTICE_MESSAGE = 1, NOTICE_ABORT = 2 } notice_type_t;
+
+typedef struct notice_header {
+    notice_type_t type;
+    int32_t source; /* rank in the communicator */
+    uint64_t comm;
+} notice_header_t;
+
+/** A message's envelope. */
+typedef struct notice_message {
+    uint32_t tag;
+    bool inside; /* the payload follows */
+    uint64_t bytes, number;
+} notice_message_t;
+
+quoit_status_t notice_header_decode(const void *data, size_t length, notice_header_t *header);
+
+void notice_message_encode(uint64_t comm, int source, const notice_message_t *message, unsigned char notice[NOTICE_MESSAGE_SIZE]);
+quoit_status_t notice_message_decode(const void *data, size_t length, notice_message_t *message, const void **payload);
+
+/** Returns the notice's length; notice has room for NOTICE_HEADER_SIZE + 4 + NOTICE_ABORT_TEXT. */
+size_t notice_abort_encode(uint64_t comm, int source, quoit_status_t status, const char *text, unsigned char *notice);
+/** text: room for NOTICE_ABORT_TEXT + 1. A status that is none becomes ERR_ABORTED. */
+quoit_status_t notice_abort_decode(const void *data, size_t length, quoit_status_t *status, char *text);
+
+#endif

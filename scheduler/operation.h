@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Operation: one call of a collective, a send or a recv, from its issue to its end. The public quoit_request_t is one. */
+#ifndef QUOIT_SCHEDULER_OPERATION_H
+#define QUOIT_SCHEDULER_OPERATION_H
+
+#include "base/list.h"
+#include "quoit/quoit_transport.h"
+#include "scheduler/device/device.h"
+#include "scheduler/plan.h"
+
+#include <stdatomic.h>
+
+typedef struct operation operation_t;
+
+typedef enum operation_kind { OPERATION_COLLECTIVE, OPERATION_SEND, OPERATION_RECV } operation_kind_t;
+
+/** What must be alike on all ranks, and what the texts of errors say. */
+typedef struct operation_description {
+    uint32_t sequence;  /* of the communicator, from 1 */
+    uint8_t collective; /* plan_collective_t */
+    uint8_t dtype, op;
+    int32_t root;
+    uint64_t count; /* elements; 0 where ranks may differ (v-forms) */
+} operation_description_t;
+
+/** The device's side of an operation on device buffers: see execute_device.c. */
+typedef struct operation_device {
+    const device_row_t *row;
+    void *user_stream;
+    device_event_t *ready;  /* recorded on the user's stream when the operation was issued */
+    uint64_t *word;         /* host memory that the user's stream waits for; 1 when the operation is over */
+} operation_device_t;
+
+struct operation {
+    operation_t *next_submitted;
+    list_t link;               /* in the communicator's queue, or in its list of p2p operations */
+    quoit_comm_t *comm;        /* not to be touched once the operation is done */
+    struct engine *engine;
+    unsigned fork_generation;
+    operation_kind_t kind;
+    bool on_stack;             /* a blocking call's: never freed */
+    bool started;
+    _Atomic int status;        /* quoit_status_t: IN_PROGRESS until the end; stored with release */
+    _Atomic int references;    /* the user's and the engine's */
+    uint64_t deadline;         /* absolute ns */
+    int timeout_ms;            /* as it was given, for texts */
+    operation_description_t description;
+    plan_algorithm_t algorithm;
+    bool small;
+    bool reduces;              /* combines elements: op means something */
+    plan_side_t send, recv;
+    size_t width;
+    double factor[2];
+    quoit_part_t *parts;       /* copies of the caller's part arrays; owned */
+    operation_device_t device; /* row NULL: host */
+    /* send and recv */
+    int peer;                  /* communicator rank, or QUOIT_ANY_SOURCE */
+    uint32_t tag;
+    int source;                /* recv: who it came from */
+    size_t bytes;
+    uint64_t pair_key;         /* of the payload's message */
+    bool envelope_sent, payload_posted;
+    list_t match_link;         /* recv: in the matcher's posted list */
+    quoit_transfer_t transfer;
+    char error[512];           /* text of the error it ended with */
+};
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Window: sections, the directory at the root of each process's memory, leases. See window.h. */
+#include "scheduler/window.h"
+
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Directory: a process tells its host mates where its sections are. An entry's communicator id is stored last, with release;
+ * TOMBSTONE keeps the chain of probes whole after a section is gone. Ids 0 and 1 are never given to a communicator.
+ */
+enum { LEASES_KEPT = 32 << 20 }; /* bytes of large slots that resting communicators may hold on to */
+enum { DIRECTORY_ENTRIES = 640, DIRECTORY_MAGIC = 0x51444952, DIRECTORY_EMPTY = 0, DIRECTORY_TOMBSTONE = 1 };
+
+typedef struct directory_entry {
+    _Atomic uint64_t comm;
+    uint8_t handle[QUOIT_HANDLE_CAPACITY];
+    uint64_t unused;
+} directory_entry_t;
+
+typedef struct directory {
+    _Atomic uint64_t magic;
+    uint64_t unused[7];
+    directory_entry_t entry[DIRECTORY_ENTRIES];
+} directory_t;
+
+_Static_assert(sizeof(directory_t) <= QUOIT_ROOT_SIZE, "the directory lies in the root");
+_Static_assert(sizeof(window_line_t) == 64, "a line is one cache line");
+
+static const quoit_transport_ops_t *map_ops(const window_t *window) { return window->engine->map->ops; }
+static quoit_transport_t *map_transport(const window_t *window) { return window->engine->map->transport; }
+
+static quoit_status_t own_directory(engine_t *engine, directory_t **directory)
+{
+    void *root = NULL;
+    quoit_status_t status = engine->map->ops->share_root(engine->map->transport, &root);
+    if (status != QUOIT_OK) return status;
+    *directory = root;
+    atomic_store_explicit(&(*directory)->magic, DIRECTORY_MAGIC, memory_order_release);
+    return QUOIT_OK;
+}
+
+static quoit_status_t publish(window_t *window)
+{
+    directory_t *directory;
+    quoit_status_t status = own_directory(window->engine, &directory);
+    if (status != QUOIT_OK) return status;
+    for (int probe = 0; probe < DIRECTORY_ENTRIES; probe++) {
+        int at = (int)((window->comm + (uint64_t)probe) % DIRECTORY_ENTRIES);
+        directory_entry_t *entry = &directory->entry[at];
+        if (atomic_load_explicit(&entry->comm, memory_order_relaxed) > DIRECTORY_TOMBSTONE) continue;
+        status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, entry->handle);
+        if (status != QUOIT_OK) return status;
+        atomic_store_explicit(&entry->comm, window->comm, memory_order_release);
+        window->entry = at;
+        return QUOIT_OK;
+    }
+    return error_set(QUOIT_ERR_NO_MEMORY, "window: this process already has %d communicators that share memory; destroy some first",
+                     DIRECTORY_ENTRIES);
+}
+
+/* The entry of a communicator in a peer's directory; NULL when it is not there. */
+static directory_entry_t *look_up(directory_t *directory, uint64_t comm)
+{
+    for (int probe = 0; probe < DIRECTORY_ENTRIES; probe++) {
+        directory_entry_t *entry = &directory->entry[(comm + (uint64_t)probe) % DIRECTORY_ENTRIES];
+        uint64_t found = atomic_load_explicit(&entry->comm, memory_order_acquire);
+        if (found == comm) return entry;
+        if (found == DIRECTORY_EMPTY) return NULL;
+    }
+    return NULL;
+}
+
+static quoit_status_t peer_directory(const window_member_t *member, directory_t **directory)
+{
+    void *root = NULL;
+    quoit_status_t status = member->peer->map->transport->ops->attach(member->peer->map, NULL, &root);
+    if (status == QUOIT_OK) *directory = root;
+    return status;
+}
+
+quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **result)
+{
+    window_t *window = calloc(1, sizeof *window + (size_t)members * sizeof window->member[0]);
+    if (!window) return error_set(QUOIT_ERR_NO_MEMORY, "window: %d members", members);
+    window->engine = engine;
+    window->comm = comm;
+    window->members = members;
+    window->me = me;
+    list_init(&window->link);
+    list_init(&window->lease_link);
+    for (int i = 0; i < members; i++) window->member[i].peer = peer[i];
+    void *memory = NULL;
+    quoit_status_t status = map_ops(window)->share_alloc(map_transport(window), sizeof(window_section_t), &memory);
+    if (status != QUOIT_OK) goto free_window;
+    window->section = memory;
+    window->member[me].section = memory;
+    status = publish(window);
+    if (status != QUOIT_OK) goto free_section;
+    for (int i = 0; i < members; i++) window->member[i].peer->users++; /* the window may outlive the communicator's job */
+    *result = window;
+    return QUOIT_OK;
+
+free_section:
+    map_ops(window)->share_free(map_transport(window), memory);
+free_window:
+    free(window);
+    return status;
+}
+
+quoit_status_t window_find(window_t *window, int index)
+{
+    window_member_t *member = &window->member[index];
+    if (member->section) return QUOIT_OK;
+    directory_t *directory;
+    quoit_status_t status = peer_directory(member, &directory);
+    if (status != QUOIT_OK) return status;
+    directory_entry_t *entry = look_up(directory, window->comm);
+    if (!entry) return QUOIT_ERR_AGAIN;
+    uint8_t handle[QUOIT_HANDLE_CAPACITY];
+    memcpy(handle, entry->handle, sizeof handle);
+    void *section = NULL;
+    status = member->peer->map->transport->ops->attach(member->peer->map, handle, &section);
+    if (status != QUOIT_OK) return status;
+    member->section = section;
+    return QUOIT_OK;
+}
+
+void window_begin(window_t *window, const operation_description_t *description, uint32_t hash)
+{
+    window_section_t *section = window->section;
+    section->description[description->sequence % 2] = *description;
+    atomic_store_explicit(&section->line.current, (uint64_t)description->sequence << 32 | hash, memory_order_release);
+}
+
+static void drop_lease(window_t *window)
+{
+    if (!window->lease) return;
+    map_ops(window)->share_free(map_transport(window), window->lease);
+    list_remove(&window->lease_link);
+    window->engine->lease_bytes -= window->lease_bytes;
+    window->lease = NULL;
+    window->lease_bytes = 0;
+    window->lease_outgrown = false;
+    window->large_stride = 0;
+}
+
+/* Leases of communicators that rest are kept for their next operation, up to a limit: then the longest held go first. */
+static void make_room(engine_t *engine, size_t bytes)
+{
+    for (list_t *node = engine->leased.next, *next; node != &engine->leased && engine->lease_bytes + bytes > LEASES_KEPT; node = next) {
+        next = node->next;
+        window_try_return(container_of(node, window_t, lease_link));
+    }
+}
+
+quoit_status_t window_lease(window_t *window, size_t bytes)
+{
+    if (window->lease && window->lease_bytes >= bytes) return QUOIT_OK;
+    size_t stride = window->large_stride;
+    /* Only when all have consumed what lies in it: the executor reclaims before it asks for a larger one. */
+    drop_lease(window);
+    make_room(window->engine, bytes);
+    void *memory = NULL;
+    quoit_status_t status = map_ops(window)->share_alloc(map_transport(window), bytes, &memory);
+    if (status != QUOIT_OK) return status;
+    status = map_ops(window)->export_memory(map_transport(window), memory, bytes, window->section->lease_handle);
+    if (status != QUOIT_OK) {
+        map_ops(window)->share_free(map_transport(window), memory);
+        return status;
+    }
+    window->lease = memory;
+    window->lease_bytes = bytes;
+    window->large_stride = stride;
+    window->engine->lease_bytes += bytes;
+    list_append(&window->engine->leased, &window->lease_link);
+    uint64_t number = atomic_load_explicit(&window->section->line.lease, memory_order_relaxed) + 1;
+    atomic_store_explicit(&window->section->line.lease, number, memory_order_release);
+    return QUOIT_OK;
+}
+
+uint8_t *window_large(window_t *window, int index)
+{
+    if (index == window->me) return window->lease;
+    window_member_t *member = &window->member[index];
+    uint64_t number = atomic_load_explicit(&member->section->line.lease, memory_order_acquire);
+    if (number != member->lease) {
+        uint8_t handle[QUOIT_HANDLE_CAPACITY];
+        memcpy(handle, member->section->lease_handle, sizeof handle);
+        void *memory = NULL;
+        if (member->peer->map->transport->ops->attach(member->peer->map, handle, &memory) != QUOIT_OK) return NULL;
+        member->large = memory;
+        member->lease = number;
+    }
+    return member->large;
+}
+
+bool window_consumed(window_t *window, uint64_t ticket)
+{
+    for (int i = 0; i < window->members; i++) {
+        if (i == window->me) continue;
+        if (!window->member[i].section && window_find(window, i) != QUOIT_OK) return ticket == 0;
+        if (atomic_load_explicit(&window->member[i].section->line.consumed, memory_order_acquire) < ticket) return false;
+    }
+    return true;
+}
+
+void window_try_return(window_t *window)
+{
+    if (window->lease && !window->busy && window_consumed(window, window->ticket)) drop_lease(window);
+}
+
+void window_signal(window_t *window, _Atomic uint64_t *word, uint64_t ticket)
+{
+    atomic_store_explicit(word, ticket, memory_order_release);
+    for (int i = 0; i < window->members; i++)
+        if (i != window->me) window->member[i].peer->map->transport->ops->ring(window->member[i].peer->map);
+}
+
+/* ------------------------------------------------------------------ end */
+
+void window_close(window_t *window)
+{
+    if (!window) return;
+    /* Look for the members before leaving: once all have left, their entries may vanish. */
+    for (int i = 0; i < window->members; i++) (void)window_find(window, i);
+    atomic_store_explicit(&window->section->line.left, 1, memory_order_release);
+    list_append(&window->engine->sections, &window->link);
+    window_collect(window->engine, false);
+}
+
+/* Has a member left this communicator, or is it gone? Its entry vanishes only after all members have left. */
+static bool has_left(window_t *window, int index)
+{
+    window_member_t *member = &window->member[index];
+    if (member->peer->status != QUOIT_OK || member->peer->left) return true;
+    directory_t *directory;
+    if (peer_directory(member, &directory) != QUOIT_OK) return true;
+    directory_entry_t *entry = look_up(directory, window->comm);
+    if (!entry) return member->section != NULL; /* else: it has not come yet */
+    if (window_find(window, index) != QUOIT_OK) return false;
+    bool left = atomic_load_explicit(&member->section->line.left, memory_order_acquire) == 1;
+    /* The section was the member's only if the entry still stands after the look. */
+    return left || look_up(directory, window->comm) == NULL;
+}
+
+/* keep_memory: peers may still look for it and read it, and have it mapped; it goes with the last mapping. */
+static void window_free(window_t *window, bool keep_memory)
+{
+    list_remove(&window->link);
+    directory_t *directory;
+    if (!keep_memory && own_directory(window->engine, &directory) == QUOIT_OK)
+        atomic_store_explicit(&directory->entry[window->entry].comm, DIRECTORY_TOMBSTONE, memory_order_release);
+    if (keep_memory) {
+        if (window->lease) list_remove(&window->lease_link);
+    } else {
+        drop_lease(window);
+        map_ops(window)->share_free(map_transport(window), window->section);
+    }
+    for (int i = 0; i < window->members; i++) engine_peer_release(window->member[i].peer);
+    free(window);
+}
+
+void window_collect(engine_t *engine, bool force)
+{
+    for (list_t *node = engine->sections.next, *next; node != &engine->sections; node = next) {
+        next = node->next;
+        window_t *window = container_of(node, window_t, link);
+        bool all = true;
+        for (int i = 0; i < window->members && all; i++) all = i == window->me || has_left(window, i);
+        if (all || force) window_free(window, !all);
+    }
+}

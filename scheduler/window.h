@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Window: what the ranks of one host share in one communicator. Each member owns a *section* in its own process's shared memory:
+ * a line of counters that the others poll, two small slots, and what describes its current operation. Large slots are leased
+ * while they are needed. Members find each other's section in the directory at the root of each process's memory.
+ *
+ * One writer a word. A counter only rises. Nothing here is a lock: a member that is killed or stopped leaves nothing held.
+ *
+ *   line   stage[s]  ticket of the newest chunk whose stage s is signalled      written by the owner, polled by the members
+ *          consumed  ticket up to which the owner has read the others' slots
+ *          current   sequence << 32 | hash of all operations so far
+ *          lease     number of the lease whose handle the section holds
+ *          left      1: the owner has destroyed the communicator
+ */
+#ifndef QUOIT_SCHEDULER_WINDOW_H
+#define QUOIT_SCHEDULER_WINDOW_H
+
+#include "scheduler/engine.h"
+#include "scheduler/operation.h"
+#include "scheduler/plan.h"
+
+typedef struct window_line {
+    _Alignas(64) _Atomic uint64_t stage[PLAN_STAGES];
+    _Atomic uint64_t consumed;
+    _Atomic uint64_t current;
+    _Atomic uint64_t lease;
+    _Atomic uint64_t left;
+} window_line_t;
+
+enum { WINDOW_SMALL_DEPTH = 2 };
+
+typedef struct window_section {
+    window_line_t line;
+    _Alignas(64) operation_description_t description[2]; /* of operation `sequence`, at sequence mod 2 */
+    _Alignas(64) uint8_t lease_handle[QUOIT_HANDLE_CAPACITY];
+    _Alignas(4096) uint8_t small[WINDOW_SMALL_DEPTH][PLAN_SMALL_SLOT];
+} window_section_t;
+
+/** One member as seen from here. */
+typedef struct window_member {
+    peer_t *peer;
+    window_section_t *section; /* NULL until found in its directory */
+    uint64_t lease;            /* number of the lease that `large` belongs to */
+    uint8_t *large;            /* its leased slots, here */
+} window_member_t;
+
+typedef struct window {
+    engine_t *engine;
+    uint64_t comm;             /* id */
+    list_t link;               /* engine->sections after close */
+    int members, me;
+    int entry;                 /* own entry in the directory */
+    window_section_t *section; /* own */
+    bool busy;                 /* an operation runs: the lease stays */
+    uint64_t ticket;           /* tickets given to operations so far: the same on all members */
+    uint8_t *lease;            /* own large slots, NULL when none */
+    size_t lease_bytes;
+    bool lease_outgrown;       /* to be made larger once it is reclaimed */
+    list_t lease_link;         /* engine->leased */
+    size_t large_stride;       /* layout in which the large slots were last used */
+    int large_depth;
+    window_member_t member[];
+} window_t;
+
+/** Make and publish the own section. peer[i]: member i's process; all but `me` must be mapped. */
+quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **window);
+/** Leave: peers may still read what was published, so the memory goes when all have left (window_collect). NULL is accepted. */
+void window_close(window_t *window);
+/** Free closed windows that nobody reads any more; all of them when `force`. */
+void window_collect(engine_t *engine, bool force);
+
+/** Section of a member: QUOIT_OK, ERR_AGAIN while it has not come, or an error. */
+quoit_status_t window_find(window_t *window, int member);
+/** Begin an operation: publish sequence, hash, description. */
+void window_begin(window_t *window, const operation_description_t *description, uint32_t hash);
+/** Own large slots of at least `bytes` in all. ERR_NO_MEMORY with a text. */
+quoit_status_t window_lease(window_t *window, size_t bytes);
+/** A member's large slots (after its first signal of this operation); NULL with an error text when its handle is bad. */
+uint8_t *window_large(window_t *window, int member);
+/** Give the lease back if all members have consumed everything in it. */
+void window_try_return(window_t *window);
+
+/** True when all other members have consumed up to `ticket`. */
+bool window_consumed(window_t *window, uint64_t ticket);
+/** Store with release and wake members that sleep. */
+void window_signal(window_t *window, _Atomic uint64_t *word, uint64_t ticket);
+
+#endif
