@@ -1,0 +1,319 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs every suite, counts every test, and ends with one line: N passed, N failed, N skipped. Started by test/run.
+
+Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core
+with clang; the Python package's build; the pytest folders. C tests are counted by their GoogleTest cases, a program that dies or
+hangs as one failure. Every skip is printed with its reason. As root with apt everything can be had, so there a skip that is not in
+test/allowed_skips.txt is a failure (unless --only chose some suites); so is a run that ran nothing.
+"""
+import argparse
+import dataclasses
+import fnmatch
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ALLOWED = os.path.join(ROOT, "test", "allowed_skips.txt")
+JOBS = str(min(4, os.cpu_count() or 1))
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Of one suite."""
+
+    passed: int = 0
+    failures: list = dataclasses.field(default_factory=list)  # (name, text)
+    skips: list = dataclasses.field(default_factory=list)  # (name, reason)
+    seconds: float = 0.0
+
+
+class Clock:
+    """The whole run's time limit: what is left is each command's."""
+
+    def __init__(self, limit):
+        self.end = time.monotonic() + limit
+
+    def left(self, most):
+        return max(1.0, min(most, self.end - time.monotonic()))
+
+
+def tail(text, lines=60):
+    kept = text.strip().splitlines()[-lines:]
+    return "\n".join("    " + line for line in kept)
+
+
+def execute(words, limit, env=None, log=None):
+    """(status, output). The command has a session of its own, which is killed when the limit is over. Status None: it was."""
+    process = subprocess.Popen(words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=limit)
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)  # pytest and its children get the chance to clean up
+        try:
+            output, _ = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+        status = None
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers, which have groups of their own
+        try:
+            process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    text = output.decode(errors="replace")
+    if log:
+        with open(log, "w") as file:
+            file.write(text)
+    return status, text
+
+
+def how(status):
+    return "time limit reached" if status is None else f"status {status}"
+
+
+# ---------------------------------------------------------------- C
+
+
+def configure_and_build(folder, arguments, clock, outcome, name, targets=()):
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    for words in (["cmake", "-S", ".", "-B", folder, *generator, *arguments], ["cmake", "--build", folder, "-j", JOBS, *targets]):
+        status, text = execute(words, clock.left(1500))
+        if status != 0:
+            outcome.failures.append((name, f"{' '.join(words)}: {how(status)}\n{tail(text)}"))
+            return False
+    return True
+
+
+def read_junit(path, outcome, prefix=""):
+    """GoogleTest's, pytest's: cases, with <failure>, <error> or <skipped> inside."""
+    for case in xml.parse(path).getroot().iter("testcase"):
+        name = prefix + (case.get("classname", "") + "." + case.get("name", "")).strip(".")
+        problem = case.find("failure") if case.find("failure") is not None else case.find("error")
+        skipped = case.find("skipped")
+        if problem is not None:
+            outcome.failures.append((name, tail((problem.get("message") or "") + "\n" + (problem.text or ""))))
+        elif skipped is not None or case.get("result") == "skipped":
+            reason = (skipped.get("message") or skipped.text or "") if skipped is not None else ""
+            outcome.skips.append((name, " ".join(reason.split()) or "no reason given"))
+        elif case.get("status") != "notrun":
+            outcome.passed += 1
+
+
+def find_report(results, program):
+    """A program that starts itself again leaves program.xml, program_1.xml, ...: the first process ended last."""
+    names = [name for name in os.listdir(results) if re.fullmatch(re.escape(program) + r"(_\d+)?\.xml", name)]
+    return max((os.path.join(results, name) for name in names), key=os.path.getmtime, default=None)
+
+
+def run_ctest(folder, clock, outcome, environment, wrapper=()):
+    """Each program once; its cases come from the XML that GoogleTest writes."""
+    results = os.path.join(ROOT, folder, "results")
+    shutil.rmtree(results, ignore_errors=True)
+    os.makedirs(results)
+    env = dict(os.environ, GTEST_OUTPUT=f"xml:{results}/", **environment)
+    listing = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True)
+    if listing.returncode != 0:
+        outcome.failures.append(("ctest", listing.stderr.strip()))
+        return
+    programs = {test["name"]: test.get("command", ["?"])[0] for test in json.loads(listing.stdout)["tests"]}
+    junit = os.path.join(results, "ctest.junit")
+    words = [*wrapper, "ctest", "--test-dir", folder, "--output-on-failure", "--timeout", "400", "--output-junit", junit]
+    status, text = execute(words, clock.left(2400), env, os.path.join(results, "ctest.log"))
+    if not os.path.exists(junit):
+        outcome.failures.append(("ctest", f"{how(status)}\n{tail(text)}"))
+        return
+    for case in xml.parse(junit).getroot().iter("testcase"):
+        name, ended_well = case.get("name"), case.get("status") == "run"
+        report = find_report(results, os.path.basename(programs.get(name, name)))
+        failed_before = len(outcome.failures)
+        if report:
+            read_junit(report, outcome, f"{name}:")
+        elif ended_well:
+            outcome.passed += 1  # a test that is no GoogleTest program
+        if not ended_well and len(outcome.failures) == failed_before:
+            out = case.find("system-out")
+            outcome.failures.append((name, "the program failed, died or hung outside its cases\n" + tail(out.text if out is not None and out.text else text)))
+
+
+def c_tests(clock):
+    outcome = Outcome()
+    if configure_and_build("build", ["-DQUOIT_TORCH=OFF"], clock, outcome, "build"):
+        run_ctest("build", clock, outcome, {})
+    return outcome
+
+
+def sanitized(folder, sanitizers, environment, wrapper=()):
+    def suite(clock):
+        outcome = Outcome()
+        flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_BENCH=OFF", f"-DQUOIT_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1 -g1",
+                 "-DCMAKE_CXX_FLAGS=-O1 -g1"]
+        if configure_and_build(folder, flags, clock, outcome, f"build with -fsanitize={sanitizers}"):
+            run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4"), wrapper)
+        return outcome
+
+    return suite
+
+
+def without_randomisation():
+    """ThreadSanitizer of gcc 12 cannot start where the kernel spreads addresses as wide as newer ones do."""
+    words = ["setarch", platform.machine(), "-R"]
+    works = shutil.which("setarch") and subprocess.run([*words, "true"], capture_output=True).returncode == 0
+    return words if works else []
+
+
+def clang_build(clock):
+    outcome = Outcome()
+    name = "core and bench_allreduce build with clang and -Werror"
+    compiler = next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
+    if compiler is None:
+        outcome.skips.append((name, "clang is not installed"))
+        return outcome
+    flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_TESTS=OFF", f"-DCMAKE_C_COMPILER={compiler}",
+             f"-DCMAKE_CXX_COMPILER={compiler.replace('clang', 'clang++', 1)}"]
+    if configure_and_build("build-clang", flags, clock, outcome, name):
+        outcome.passed += 1
+    return outcome
+
+
+# ---------------------------------------------------------------- Python
+
+
+def package(clock):
+    outcome = Outcome()
+    words = [sys.executable, "-m", "pip", "install", "-qq", "--no-build-isolation", "--no-deps", "."]
+    status, text = execute(words, clock.left(1500))
+    if status == 0:
+        status, text = execute([sys.executable, "-P", "-c", "import quoit; print(quoit.__version__)"], clock.left(120))
+    if status == 0:
+        outcome.passed += 1
+    else:
+        outcome.failures.append(("pip install . --no-build-isolation, import quoit", f"{how(status)}\n{tail(text)}"))
+    return outcome
+
+
+def pytest(folder, limit):
+    def suite(clock):
+        outcome = Outcome()
+        results = os.path.join(ROOT, "build", "results")
+        os.makedirs(results, exist_ok=True)
+        junit = os.path.join(results, f"pytest-{os.path.basename(folder)}.xml")
+        if os.path.exists(junit):
+            os.unlink(junit)
+        library = os.path.join(ROOT, "build", "libquoit.so")
+        env = dict(os.environ, QUOIT_TEST_BUILD=os.path.join(ROOT, "build"), QUOIT_TEST_LIBRARY=library)
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}", folder]
+        status, text = execute(words, clock.left(limit), env, junit + ".log")
+        if os.path.exists(junit):
+            read_junit(junit, outcome)
+        if status not in (0, 1) or (status == 1 and not outcome.failures):
+            outcome.failures.append((f"pytest {folder}", f"{how(status)}\n{tail(text)}"))
+        return outcome
+
+    return suite
+
+
+TSAN = "halt_on_error=1:second_deadlock_stack=1"
+ASAN = "detect_stack_use_after_return=1:strict_string_checks=1"
+SUITES = {
+    "c": ("C tests", c_tests),
+    "check": ("checks of the source tree", pytest("test/check", 300)),
+    "package": ("the Python package builds and imports", package),
+    "bench": ("bench_allreduce and the test hosts", pytest("test/bench", 600)),
+    "torch": ("PyTorch's backend", pytest("test/torch", 1500)),
+    "examples": ("examples", pytest("test/examples", 900)),
+    "clang": ("clang", clang_build),
+    "asan": ("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
+             sanitized("build-asan", "address,undefined", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"})),
+    "tsan": ("C tests under ThreadSanitizer", sanitized("build-tsan", "thread", {"TSAN_OPTIONS": TSAN}, without_randomisation())),
+}
+
+
+# ---------------------------------------------------------------- the end
+
+
+def allowed_skips():
+    """[pattern] of `suite::name`."""
+    patterns = []
+    with open(ALLOWED) as file:
+        for line in file:
+            if line.strip() and not line.startswith("#"):
+                patterns.append(line.split("|")[0].strip())
+    return patterns
+
+
+def judge_skips(results, strict):
+    """Print each skip once with its reason; the ones that count as failures are returned."""
+    patterns, bad, seen = allowed_skips(), [], {}
+    for key, outcome in results.items():
+        for name, reason in outcome.skips:
+            is_allowed = any(fnmatch.fnmatchcase(f"{key}::{name}", pattern) for pattern in patterns)
+            seen.setdefault((reason, is_allowed), []).append(f"{key}::{name}")
+            if strict and not is_allowed:
+                bad.append((f"{key}::{name}", reason))
+    for (reason, is_allowed), names in seen.items():
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        print(f"skipped{'' if is_allowed or not strict else ' (not allowed here)'}: {reason}: {shown}")
+    return bad
+
+
+def run_suites(chosen, limit):
+    clock, results = Clock(limit), {}
+    for key in chosen:
+        title, suite = SUITES[key]
+        print(f"== {title}", flush=True)
+        began = time.monotonic()
+        outcome = suite(clock)
+        outcome.seconds = time.monotonic() - began
+        results[key] = outcome
+        if not (outcome.passed or outcome.failures or outcome.skips):
+            outcome.failures.append((key, "no test ran"))
+        for name, text in outcome.failures:
+            print(f"FAILED {key}::{name}\n{text}", flush=True)
+        print(f"   {outcome.passed} passed, {len(outcome.failures)} failed, {len(outcome.skips)} skipped in {outcome.seconds:.0f} s", flush=True)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="suites, separated by commas")
+    parser.add_argument("--list", action="store_true", help="name the suites")
+    parser.add_argument("--limit", type=float, default=4800, help="seconds for everything (default 4800)")
+    options = parser.parse_args()
+    if options.list:
+        for key, (title, _) in SUITES.items():
+            print(f"{key:10} {title}")
+        return 0
+    chosen = options.only.split(",") if options.only else list(SUITES)
+    unknown = [key for key in chosen if key not in SUITES]
+    if unknown:
+        parser.error(f"--only {','.join(unknown)}: no such suite; there are {', '.join(SUITES)}")
+    results = run_suites([key for key in SUITES if key in chosen], options.limit)
+    strict = os.geteuid() == 0 and shutil.which("apt-get") is not None and not options.only
+    print("== summary")
+    bad_skips = judge_skips(results, strict)
+    for key, outcome in results.items():
+        for name, _ in outcome.failures:
+            print(f"failed: {key}::{name}")
+    passed = sum(outcome.passed for outcome in results.values())
+    failed = sum(len(outcome.failures) for outcome in results.values()) + len(bad_skips)
+    skipped = sum(len(outcome.skips) for outcome in results.values()) - len(bad_skips)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 0 if failed == 0 and passed > 0 else 1
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    sys.exit(main())
