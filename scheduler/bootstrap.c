@@ -29,7 +29,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOOK_AGAIN_MS = 1000, ROSTER_MAGIC = 0x5352, TUNING_SIZE = 40, FAILURE_HEADER = 12, ROSTER_HEADER = 4 + 4 + 8 + JOB_SECRET_SIZE + TUNING_SIZE };
+enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, ROSTER_MAGIC = 0x5352, TUNING_SIZE = 40, FAILURE_HEADER = 12, ROSTER_HEADER = 4 + 4 + 8 + JOB_SECRET_SIZE + TUNING_SIZE };
 
 typedef struct attempt {
     engine_t *engine;
@@ -459,6 +459,9 @@ static bool has_changed(attempt_t *attempt, int rank)
     return get_record(attempt, rank, 1, &record) == QUOIT_OK && record.nonce != attempt->job->record[rank].nonce;
 }
 
+/* Many ranks may wait for long: look less and less often. */
+static int look_later(int pause_ms) { return pause_ms * 2 < LOOK_AGAIN_MS ? pause_ms * 2 : LOOK_AGAIN_MS; }
+
 /* Rank 0: collect the proofs and publish the hosts. ERR_AGAIN: a rank started anew. */
 static quoit_status_t settle_hosts(attempt_t *attempt)
 {
@@ -471,7 +474,9 @@ static quoit_status_t settle_hosts(attempt_t *attempt)
         void *value = NULL;
         size_t got = 0;
         snprintf(key, sizeof key, "quoit/proof/%016llx/%d", (unsigned long long)job->id, rank);
-        while ((status = get(attempt, key, LOOK_AGAIN_MS, &value, &got)) == QUOIT_ERR_TIMEOUT) {
+        int pause_ms = LOOK_AGAIN_FIRST_MS;
+        while ((status = get(attempt, key, pause_ms, &value, &got)) == QUOIT_ERR_TIMEOUT) {
+            pause_ms = look_later(pause_ms);
             if (has_changed(attempt, rank)) {
                 status = QUOIT_ERR_AGAIN;
                 break;
@@ -504,10 +509,10 @@ static quoit_status_t await_hosts(attempt_t *attempt)
     job_t *job = attempt->job;
     char key[96];
     snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
-    for (;;) {
+    for (int pause_ms = LOOK_AGAIN_FIRST_MS;; pause_ms = look_later(pause_ms)) {
         void *value = NULL;
         size_t length = 0;
-        quoit_status_t status = get(attempt, key, LOOK_AGAIN_MS, &value, &length);
+        quoit_status_t status = get(attempt, key, pause_ms, &value, &length);
         if (status == QUOIT_OK && length != (size_t)job->size * 4)
             status = error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the list of hosts has %zu bytes for %d ranks", length, job->size);
         for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++)

@@ -95,7 +95,8 @@ static quoit_status_t hand_in(issue_t *issue)
         }
     }
     bool blocking = !issue->request;
-    engine_submit(comm->engine, operation, !blocking);
+    bool attended = blocking || (issue->call && issue->call->flags & QUOIT_CALL_ATTENDED);
+    engine_submit(comm->engine, operation, !attended);
     if (!blocking) {
         *issue->request = (quoit_request_t *)operation;
         return QUOIT_OK;

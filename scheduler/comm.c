@@ -250,7 +250,7 @@ static void time_out(quoit_comm_t *comm, const operation_t *operation)
 }
 
 /* Whoever leaves because of an error has sent word of it before: look at what has come before blaming it for leaving. */
-static bool word_has_come(quoit_comm_t *comm)
+bool comm_word_has_come(quoit_comm_t *comm)
 {
     if (comm->left_seen == 0) comm->left_seen = comm->engine->network_polls + 1;
     return comm->engine->network_polls > comm->left_seen;
@@ -263,18 +263,17 @@ static void check_left(quoit_comm_t *comm)
         operation_t *operation = container_of(node, operation_t, link);
         if (operation->kind != OPERATION_RECV || operation->peer == QUOIT_ANY_SOURCE || operation->payload_posted) continue;
         if (!comm->job->peer[comm->job_rank[operation->peer]]->left) continue;
-        if (word_has_come(comm))
+        if (comm_word_has_come(comm))
             comm_fail(comm, QUOIT_ERR_PEER, true, "recv from %s with tag %u: it has left without sending", comm_rank_name(comm, operation->peer),
                       operation->tag);
         return;
     }
     char text[256];
     const char *who = execute_left(comm);
-    if (who && word_has_come(comm)) {
+    if (who && comm_word_has_come(comm)) {
         operation_text(&comm->execution.operation->description, text, sizeof text);
         comm_fail(comm, QUOIT_ERR_PEER, true, "%s: %s has destroyed its communicator or ended", text, who);
     }
-    if (!who) comm->left_seen = 0;
 }
 
 void comm_check(quoit_comm_t *comm, uint64_t now)

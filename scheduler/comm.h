@@ -36,6 +36,7 @@ struct quoit_comm {
     int plan_count, plan_next;
     operation_description_t last; /* newest operation that finished */
     uint64_t finished;      /* operations */
+    bool relays;            /* another rank's failure is being passed on */
     uint64_t left_seen;     /* engine->network_polls when somebody was found to have left; 0: nobody */
 
     /* its first error; status is stored last, with release */
@@ -64,6 +65,9 @@ quoit_status_t comm_plan(quoit_comm_t *comm, const plan_request_t *request, plan
 const char *comm_rank_name(const quoit_comm_t *comm, int rank);
 /** One of the communicator's processes was lost; `text` tells how. */
 void comm_peer_lost(quoit_comm_t *comm, peer_t *peer);
+
+/** Somebody was found to have left: false until the network has been looked at once more, for the word that it may have sent before. */
+bool comm_word_has_come(quoit_comm_t *comm);
 
 /** Text of an operation: "allreduce #57 (float32, sum, 1024 elements)". */
 void operation_text(const operation_description_t *description, char *text, size_t capacity);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ORPHANS_KEPT = 16 << 20 }; /* bytes */
+enum { ORPHANS_KEPT = 16 << 20, /* bytes */ REACH_TIMEOUT_MS = 1000 };
 
 typedef struct orphan {
     list_t link;
@@ -20,8 +20,35 @@ typedef struct orphan {
     unsigned char data[];
 } orphan_t;
 
+/* Is the rank of this host that is connected to other hosts away from the library, or at an earlier operation? */
+static bool leader_is_away(quoit_comm_t *comm)
+{
+    const topology_t *topology = comm->topology;
+    if (topology_rank(topology, topology->host[comm->rank], 0) == comm->rank) return true; /* not connected yet, then */
+    const window_section_t *section = comm->window->member[0].section;
+    return !section || (uint32_t)(atomic_load(&section->line.current) >> 32) < comm->sequence || comm->sequence == 0;
+}
+
+/*
+ * No connection of this rank's leads to another host, and that of its leader may not be looked at for long. So whoever begins an
+ * abort connects to the leaders of the next two hosts, which pass it on. Not for long: they may have ended.
+ */
+static void reach_other_hosts(quoit_comm_t *comm, const unsigned char *notice, size_t length)
+{
+    const topology_t *topology = comm->topology;
+    for (int next = 1; next <= 2 && next < topology->hosts; next++) {
+        int rank = topology_rank(topology, (topology->host[comm->rank] + next) % topology->hosts, 0);
+        peer_t *peer = comm->job->peer[comm->job_rank[rank]];
+        quoit_endpoint_t *endpoint = NULL;
+        if (peer->status != QUOIT_OK || peer->left) continue;
+        if (job_endpoint_within(comm->job, comm->job_rank[rank], REACH_TIMEOUT_MS, &endpoint) != QUOIT_OK) continue;
+        (void)endpoint->transport->ops->notify(endpoint, notice, length);
+    }
+}
+
 void control_send_abort(quoit_comm_t *comm)
 {
+    bool reached = false;
     unsigned char notice[NOTICE_HEADER_SIZE + 4 + NOTICE_ABORT_TEXT];
     size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->error, notice);
     for (int rank = 0; rank < comm->size; rank++) {
@@ -34,7 +61,9 @@ void control_send_abort(quoit_comm_t *comm)
         quoit_status_t status = endpoint->transport->ops->notify(endpoint, notice, length);
         /* Without credit the text is cut to what is never refused. */
         if (status == QUOIT_ERR_AGAIN) (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+        reached = reached || !peer->map;
     }
+    if (!reached && !comm->relays && leader_is_away(comm)) reach_other_hosts(comm, notice, length);
 }
 
 static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_process_id_t from, const void *data, size_t length)
@@ -60,9 +89,14 @@ static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_proc
     }
     /* Over messages only a hash of the other side's call is seen: whoever is told of a mismatch adds what was called here. */
     char here[256] = "";
+    comm->relays = true;
     if (status == QUOIT_ERR_MISMATCH && comm->execution.operation && !strstr(text, "but rank")) {
         operation_text(&comm->execution.operation->description, here, sizeof here);
         comm_fail(comm, status, true, "%s ended it: %s; but %s called %s", peer->name, text, comm_rank_name(comm, comm->rank), here);
+    } else if (status == QUOIT_ERR_TIMEOUT || status == QUOIT_ERR_PEER) {
+        /* These texts name who is at fault; whoever happened to tell us is not, and is not to be read as if. */
+        const char *cause = strstr(text, "] ");
+        comm_fail(comm, status, true, "%s", cause ? cause + 2 : text);
     } else
         comm_fail(comm, status, true, "%s ended it: %s", peer->name, text);
 }

@@ -224,6 +224,8 @@ static quoit_status_t explain_transfer(quoit_comm_t *comm, const execute_transfe
     peer_t *peer = comm->job->peer[comm->job_rank[failed->peer]];
     if (peer->status != QUOIT_OK)
         snprintf(cause, sizeof cause, "%s", peer->text);
+    else if (status == QUOIT_ERR_CLOSED)
+        return error_set(QUOIT_ERR_PEER, "%s has destroyed its communicator or ended", comm_rank_name(comm, failed->peer));
     else if (peer->message) {
         error_clear();
         if (peer->message->transport->ops->endpoint_status(peer->message) < 0 || status == QUOIT_ERR_MISMATCH)
@@ -241,6 +243,8 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
     for (int i = 0; i < run->transfers; i++) {
         if (mine[i].transfer.status == QUOIT_IN_PROGRESS) {
             pending = true;
+        } else if (mine[i].transfer.status == QUOIT_ERR_CLOSED && !comm_word_has_come(comm)) {
+            pending = true; /* it said goodbye, and may have said why before */
         } else if (mine[i].transfer.status < 0) {
             return explain_transfer(comm, &mine[i]);
         }
@@ -419,6 +423,7 @@ void execute_end(quoit_comm_t *comm)
     }
     execute_device_end(execution);
     if (comm->window) comm->window->busy = false;
+    comm->left_seen = 0;
     execution->operation = NULL;
 }
 

@@ -45,6 +45,7 @@ typedef struct execution {
     /* device: staging buffers, host memory of the row */
     const device_row_t *row;      /* of the operation that runs; NULL: host buffers */
     const device_row_t *row_idle; /* whose stream, staging buffers and events are kept here */
+    bool user_is_ready;           /* the user's stream has come to the operation */
     bool reads_send, writes_recv; /* does the plan touch the caller's buffers? */
     void *stream;
     uint8_t *stage_send, *stage_recv;

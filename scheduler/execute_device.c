@@ -7,8 +7,35 @@
 
 #include "scheduler/comm.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+static void ring_doorbell(int doorbell)
+{
+    uint64_t one = 1;
+    ssize_t written = write(doorbell, &one, sizeof one);
+    (void)written; /* EAGAIN: it rings already */
+}
+
+static void ring_once(void *argument)
+{
+    int doorbell = (int)(intptr_t)argument;
+    ring_doorbell(doorbell);
+    close(doorbell);
+}
+
+/* The user's stream may get there when the engine is long gone: it rings at a descriptor of its own. */
+static quoit_status_t ring_when_reached(const engine_t *engine, const device_row_t *row, void *stream)
+{
+    int doorbell = fcntl(engine->doorbell, F_DUPFD_CLOEXEC, 0);
+    if (doorbell < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "a descriptor for a device's stream");
+    quoit_status_t status = row->stream_notify(stream, ring_once, (void *)(intptr_t)doorbell);
+    if (status != QUOIT_OK) close(doorbell);
+    return status;
+}
 
 quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t id, void *stream)
 {
@@ -31,14 +58,19 @@ quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t id,
     __atomic_store_n(device->word, 0, __ATOMIC_RELAXED);
     status = row->event_create(&device->ready);
     if (status != QUOIT_OK) goto free_word;
+    status = row->event_create(&device->passed);
+    if (status != QUOIT_OK) goto destroy_ready;
     status = row->event_record(device->ready, stream);
+    if (status == QUOIT_OK) status = ring_when_reached(operation->engine, row, stream);
     if (status == QUOIT_OK) status = row->stream_wait_host(stream, device->word, 1);
-    if (status != QUOIT_OK) goto destroy_event;
+    if (status == QUOIT_OK) status = row->event_record(device->passed, stream);
+    if (status != QUOIT_OK) goto destroy_passed;
     device->row = row;
-    device->user_stream = stream;
     return QUOIT_OK;
 
-destroy_event:
+destroy_passed:
+    row->event_destroy(device->passed);
+destroy_ready:
     row->event_destroy(device->ready);
 free_word:
     row->host_free(device->word);
@@ -50,16 +82,51 @@ void operation_device_finish(operation_t *operation)
     if (operation->device.row) __atomic_store_n(operation->device.word, 1, __ATOMIC_RELEASE);
 }
 
-/* The stream may still have to pass its wait on the word: one of its events tells when the word is of no more use. */
+/* ------------------------------------------------------------------ words that streams may still read */
+
+/*
+ * A stream may be long in coming to its wait for the word, when it stands still for a reason of the user's. So what belongs to an
+ * operation that is over is put aside, and given back when its stream has passed.
+ */
+typedef struct leftover {
+    struct leftover *next;
+    operation_device_t device;
+} leftover_t;
+
+static pthread_mutex_t leftover_mutex = PTHREAD_MUTEX_INITIALIZER;
+static leftover_t *leftovers;
+
+static bool try_free(operation_device_t *device)
+{
+    if (device->row->event_query(device->passed) == QUOIT_IN_PROGRESS) return false;
+    device->row->event_destroy(device->passed);
+    device->row->event_destroy(device->ready);
+    device->row->host_free(device->word);
+    return true;
+}
+
 void operation_device_free(operation_t *operation)
 {
     operation_device_t *device = &operation->device;
     if (!device->row) return;
-    const device_row_t *row = device->row;
-    if (row->event_record(device->ready, device->user_stream) == QUOIT_OK)
-        while (row->event_query(device->ready) == QUOIT_IN_PROGRESS) usleep(50);
-    row->event_destroy(device->ready);
-    row->host_free(device->word);
+    pthread_mutex_lock(&leftover_mutex);
+    for (leftover_t **each = &leftovers; *each;) {
+        leftover_t *one = *each;
+        if (!try_free(&one->device)) {
+            each = &one->next;
+            continue;
+        }
+        *each = one->next;
+        free(one);
+    }
+    if (!try_free(device)) {
+        leftover_t *one = malloc(sizeof *one);
+        if (one) { /* else it is lost */
+            *one = (leftover_t){.next = leftovers, .device = *device};
+            leftovers = one;
+        }
+    }
+    pthread_mutex_unlock(&leftover_mutex);
     device->row = NULL;
 }
 
@@ -122,16 +189,15 @@ quoit_status_t execute_device_begin(execution_t *execution)
     execution->row = row;
     execution->reads_send = plan_uses(execution->plan, SPACE_SEND, false);
     execution->writes_recv = plan_uses(execution->plan, SPACE_RECV, true);
-    quoit_status_t status = make_events(execution);
-    if (status != QUOIT_OK) return status;
-    return row->stream_wait_event(execution->stream, execution->operation->device.ready);
+    execution->user_is_ready = false;
+    return make_events(execution);
 }
 
 /* Copies that an early end leaves in the queue read and write staging memory only, but for those into the user's buffer: wait. */
 void execute_device_end(execution_t *execution)
 {
     if (!execution->row) return;
-    bool copies_left = execution->oldest < execution->binding.chunks;
+    bool copies_left = execution->event[0] && execution->oldest < execution->binding.chunks;
     if (copies_left && execution->row->event_record(execution->event[0], execution->stream) == QUOIT_OK)
         while (execution->row->event_query(execution->event[0]) == QUOIT_IN_PROGRESS) usleep(50);
     execution->row = NULL;
@@ -176,12 +242,7 @@ static size_t bytes_of(const execution_t *execution, size_t chunk)
     return (count < binding->chunk ? count : binding->chunk) * binding->width;
 }
 
-static void ring_engine(void *argument)
-{
-    uint64_t one = 1;
-    ssize_t written = write(((engine_t *)argument)->doorbell, &one, sizeof one);
-    (void)written; /* EAGAIN: it rings already */
-}
+static void ring_engine(void *argument) { ring_doorbell(((engine_t *)argument)->doorbell); }
 
 /* Queue a copy, its event, and a ring at the doorbell when it is done. */
 static quoit_status_t queue_copy(execution_t *execution, chunk_run_t *run, void *to, const void *from, size_t bytes,
@@ -199,6 +260,11 @@ quoit_status_t execute_device_in(execution_t *execution, chunk_run_t *run)
 {
     const device_row_t *row = execution->row;
     size_t bytes = bytes_of(execution, run->chunk), at = run->chunk * execution->binding.chunk * execution->binding.width;
+    if (!execution->user_is_ready) { /* nothing of ours is queued behind it, so the operation can end while the user's stream stands still */
+        quoit_status_t status = row->event_query(execution->operation->device.ready);
+        if (status != QUOIT_OK) return status;
+        execution->user_is_ready = true;
+    }
     if (run->phase == CHUNK_STAGE_IN) {
         if (!execution->reads_send || bytes == 0) {
             run->phase = CHUNK_STEPS;

@@ -34,13 +34,17 @@ quoit_status_t job_connect(job_t *job, int rank, engine_transport_t *transport, 
 
 quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint)
 {
+    return job_endpoint_within(job, rank, (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), endpoint);
+}
+
+quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint)
+{
     peer_t *peer = job->peer[rank];
     if (peer->message) {
         *endpoint = peer->message;
         return QUOIT_OK;
     }
     engine_t *engine = job->engine;
-    int timeout_ms = (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000);
     for (int i = 0; i < engine->transports; i++) {
         engine_transport_t *transport = &engine->transport[i];
         bool self = transport->ops == &transport_self, same_host = transport->ops->flags & QUOIT_TRANSPORT_SAME_HOST;

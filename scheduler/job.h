@@ -53,6 +53,8 @@ void job_release(job_t *job);
 
 /** The endpoint for messages to a rank, begun when there is none yet. */
 quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint);
+/** The same, with a limit of its own for the connection to stand. */
+quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint);
 
 /* Wire form of a record, apart from stores, for tests and fuzzers. */
 size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capacity);

@@ -26,8 +26,8 @@ typedef struct operation_description {
 /** The device's side of an operation on device buffers: see execute_device.c. */
 typedef struct operation_device {
     const device_row_t *row;
-    void *user_stream;
     device_event_t *ready;  /* recorded on the user's stream when the operation was issued */
+    device_event_t *passed; /* the same, behind the wait for the word */
     uint64_t *word;         /* host memory that the user's stream waits for; 1 when the operation is over */
 } operation_device_t;
 

@@ -253,9 +253,13 @@ typedef struct quoit_call {
     quoit_device_t device; /* of all buffers of this call */
     void *stream;          /* of that device; ignored for the host */
     double factor[2];      /* premul_sum: this rank's factor, real and imaginary part */
+    uint32_t flags;        /* QUOIT_CALL_... */
 } quoit_call_t;
 
-#define QUOIT_CALL_INIT {sizeof(quoit_call_t), 0, QUOIT_DEVICE_HOST, NULL, {1.0, 0.0}}
+/** The caller waits for the request at once: no other thread is woken to drive it meanwhile. */
+#define QUOIT_CALL_ATTENDED 1u
+
+#define QUOIT_CALL_INIT {sizeof(quoit_call_t), 0, QUOIT_DEVICE_HOST, NULL, {1.0, 0.0}, 0}
 
 /** QUOIT_OK when done well, QUOIT_IN_PROGRESS, or the error it ended with. Does some work, never blocks. */
 QUOIT_API quoit_status_t quoit_request_test(quoit_request_t *request);
