@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quoit: a process-group backend for ``torch.distributed``.
+
+Importing this package registers backend ``"quoit"``; PyTorch does that by itself when the package is installed::
+
+    import torch.distributed as dist
+    dist.init_process_group("quoit")                  # or "cpu:quoit,cuda:nccl"
+
+Everything of ``torch.distributed`` then works as with any other backend. Settings are variables ``QUOIT_*`` of the environment;
+:func:`settings` lists them.
+"""
+
+from __future__ import annotations
+
+import atexit
+from typing import Optional
+
+import torch
+import torch.distributed as dist
+
+from quoit._build_info import TORCH_VERSION as _TORCH_VERSION
+from quoit._build_info import VERSION as __version__
+
+
+def _check_torch() -> None:
+    """PyTorch's C++ classes change from version to version: another than that of the build must not be touched."""
+
+    def release(version: str) -> str:
+        return version.split("+")[0]
+
+    if release(torch.__version__) != release(_TORCH_VERSION):
+        raise ImportError(
+            f"quoit {__version__} was built for torch {_TORCH_VERSION}, but torch {torch.__version__} is loaded: "
+            "install quoit again with `pip install . --no-build-isolation`"
+        )
+
+
+_check_torch()
+
+from quoit import _C, _compat  # noqa: E402 - the check must come first
+from quoit._C import Options, ProcessGroupQuoit  # noqa: E402
+
+__all__ = ["Options", "ProcessGroupQuoit", "describe", "last_error", "settings", "__version__"]
+
+
+def _create(
+    backend_options: dist.distributed_c10d._DistributedBackendOptions, pg_options: Optional[Options]
+) -> ProcessGroupQuoit:
+    """What ``torch.distributed`` calls to make a group."""
+    return _C.create(backend_options, pg_options)
+
+
+def _register() -> None:
+    if "QUOIT" not in dist.Backend._plugins:
+        dist.Backend.register_backend("quoit", _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _backend_of(group: Optional[dist.ProcessGroup]) -> ProcessGroupQuoit:
+    """The part of ``group`` that is Quoit's."""
+    if group is None:
+        group = dist.distributed_c10d._get_default_group()
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        while hasattr(backend, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it
+            backend = backend.wrapped_pg
+        if isinstance(backend, ProcessGroupQuoit):
+            return backend
+    raise ValueError(f"no backend of this group is quoit: {dist.get_backend_config(group)}")
+
+
+def describe(group: Optional[dist.ProcessGroup] = None, json: bool = False) -> str:
+    """Ranks, hosts, transports in use and counters of ``group`` (the default group if None), as text or JSON."""
+    return _backend_of(group).describe(json)
+
+
+def last_error(group: Optional[dist.ProcessGroup] = None) -> Optional[str]:
+    """The text of the first error that ``group`` met, or None."""
+    return _backend_of(group).last_error() or None
+
+
+def settings() -> str:
+    """All settings with type, unit, default, value in force and description."""
+    return _C.settings()
+
+
+_register()
+_compat.apply()
+atexit.register(_C.shutdown_all)

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch runs by itself to learn of the backend (entry points ``torch.backends`` and ``torch.distributed.backends``)."""
+
+import warnings
+
+
+def autoload() -> None:
+    """Register the backend. A package that does not fit this torch must not keep torch from loading: it warns instead."""
+    try:
+        import quoit  # noqa: F401 - registers when it is imported; half-imported (it imports torch first) it is about to
+    except Exception as error:
+        warnings.warn(f"the quoit backend is not available: {error}", stacklevel=2)

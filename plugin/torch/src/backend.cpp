@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Life of a process group: how it comes to its communicator, what it says of itself, its end. The operations are in
+ * collectives.cpp and point_to_point.cpp.
+ */
+#include "backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <c10/util/Exception.h>
+
+#include "errors.h"
+#include "interpreter.h"
+#include "launch.h"
+#include "monitored.h"
+#include "store.h"
+#include "watcher.h"
+
+namespace quoit_torch {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Operation kCoalesced = {c10d::OpType::COALESCED, "coalesced operations", "quoit:coalesced"};
+
+/** The process's groups and the communicator of its default group, from which sub-groups are cut. Never freed. */
+struct Groups {
+    std::mutex mutex;
+    std::vector<ProcessGroupQuoit *> all; /* in order of creation */
+    c10::weak_intrusive_ptr<Communicator> parent{c10::intrusive_ptr<Communicator>()};
+};
+
+Groups &groups()
+{
+    static Groups *const instance = new Groups;
+    return *instance;
+}
+
+c10::intrusive_ptr<Communicator> parent_communicator()
+{
+    std::lock_guard<std::mutex> lock(groups().mutex);
+    c10::intrusive_ptr<Communicator> parent = groups().parent.lock();
+    return parent && parent->is_open() && !parent->is_inherited() ? parent : nullptr;
+}
+
+} // namespace
+
+ProcessGroupQuoit::Options::Options(std::optional<milliseconds> timeout)
+    : c10d::Backend::Options("quoit", timeout.value_or(kBackendDefaultTimeout)), timeout_given(timeout.has_value())
+{
+}
+
+/* ---------------------------------------------------------------- creation */
+
+c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::DistributedBackendOptions &backend,
+                                                                const c10::intrusive_ptr<c10d::Backend::Options> &options)
+{
+    WithoutGil nogil;
+    auto own = c10::make_intrusive<Options>();
+    if (const auto *given = dynamic_cast<const Options *>(options.get())) {
+        own->timeout = given->timeout;
+        own->timeout_given = given->timeout_given;
+    }
+    if (!own->timeout_given)
+        own->timeout = std::chrono::duration_cast<milliseconds>(backend.timeout);
+    own->group_name = backend.group_id;
+    for (int64_t rank : backend.global_ranks_in_group)
+        own->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
+
+    const bool is_default = backend.global_ranks_in_group.empty();
+    auto group = c10::make_intrusive<ProcessGroupQuoit>(backend.group_rank, backend.group_size, backend.store,
+                                                        is_default ? "world" : backend.group_id, own);
+    if (is_default) {
+        group->meet();
+        std::lock_guard<std::mutex> lock(groups().mutex);
+        groups().parent = c10::weak_intrusive_ptr<Communicator>(group->comm_);
+    } else if (const c10::intrusive_ptr<Communicator> parent = parent_communicator()) {
+        group->adoptParent(parent, std::vector<int>(backend.global_ranks_in_group.begin(), backend.global_ranks_in_group.end()));
+    }
+    /* Else the default group is another backend's: the ranks meet in the store at the first operation. */
+    return group;
+}
+
+ProcessGroupQuoit::ProcessGroupQuoit(int rank, int size, c10::intrusive_ptr<c10d::Store> store, std::string id,
+                                     c10::intrusive_ptr<Options> options)
+    : Backend(rank, size), store_(std::move(store)), id_(std::move(id)), options_(std::move(options))
+{
+    std::lock_guard<std::mutex> lock(groups().mutex);
+    groups().all.push_back(this);
+}
+
+ProcessGroupQuoit::~ProcessGroupQuoit()
+{
+    WithoutGil nogil;
+    {
+        std::lock_guard<std::mutex> lock(groups().mutex);
+        std::erase(groups().all, this);
+    }
+    shutdown();
+}
+
+quoit_comm_config_t ProcessGroupQuoit::config() const
+{
+    quoit_comm_config_t config = QUOIT_COMM_CONFIG_INIT;
+    config.name = id_.c_str();
+    config.timeout_ms = to_timeout_ms(options_->timeout);
+    return config;
+}
+
+/** Create the communicator through the store; blocks until all ranks have come. */
+void ProcessGroupQuoit::meet()
+{
+    StoreAdapter adapter(store_);
+    const quoit_comm_config_t parameters = config();
+    quoit_comm_t *raw = nullptr;
+    const quoit_status_t status = quoit_comm_create(adapter.get(), rank_, size_, &parameters, &raw);
+    if (status != QUOIT_OK) {
+        adapter.rethrow_interrupt();
+        std::string text = quoit_last_error();
+        if (!adapter.error().empty())
+            text += " (the store said: " + adapter.error() + ")";
+        throw_error(status, "creating group " + id_, text, Stage::kSetUp);
+    }
+    comm_ = c10::make_intrusive<Communicator>(raw);
+    ready_.store(true, std::memory_order_release);
+}
+
+/** Cut the communicator from the parent's, without a word to the other ranks. `ranks` are ranks of the parent. */
+void ProcessGroupQuoit::adoptParent(const c10::intrusive_ptr<Communicator> &parent, const std::vector<int> &ranks)
+{
+    Communicator::Use use(*parent, Communicator::Use::kNew);
+    if (!use)
+        throw_error(QUOIT_ERR_CLOSED, "creating group " + id_, "the group it is cut from was destroyed", Stage::kSetUp);
+    const quoit_comm_config_t parameters = config();
+    quoit_comm_t *raw = nullptr;
+    const quoit_status_t status =
+        quoit_comm_create_group(use.comm(), ranks.data(), static_cast<int>(ranks.size()), id_.c_str(), &parameters, &raw);
+    if (status != QUOIT_OK)
+        throw_error(status, "creating group " + id_, quoit_last_error(), Stage::kSetUp);
+    comm_ = c10::make_intrusive<Communicator>(raw);
+    ready_.store(true, std::memory_order_release);
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
+                                                           const c10::intrusive_ptr<c10d::Backend::Options> &options)
+{
+    WithoutGil nogil;
+    const int number = splits_++; /* the same on all ranks: each of them calls split() */
+    const auto position = std::find(ranks.begin(), ranks.end(), rank_);
+    if (position == ranks.end())
+        return nullptr;
+    auto own = c10::make_intrusive<Options>(options ? options->timeout : options_->timeout);
+    if (options)
+        own->group_name = options->group_name;
+    for (int rank : ranks) {
+        const bool known = static_cast<size_t>(rank) < options_->global_ranks_in_group.size();
+        own->global_ranks_in_group.push_back(known ? options_->global_ranks_in_group[rank] : static_cast<uint64_t>(rank));
+    }
+    auto group = c10::make_intrusive<ProcessGroupQuoit>(static_cast<int>(position - ranks.begin()), static_cast<int>(ranks.size()),
+                                                        store, id_ + "/" + own->group_name + "." + std::to_string(number), own);
+    group->adoptParent(communicator(), ranks);
+    return group;
+}
+
+c10::intrusive_ptr<Communicator> ProcessGroupQuoit::peek() const
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    return comm_;
+}
+
+c10::intrusive_ptr<Communicator> ProcessGroupQuoit::communicator()
+{
+    if (!ready_.load(std::memory_order_acquire)) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (closed_.load())
+            throw_error(QUOIT_ERR_CLOSED, "group " + id_, "the process group was destroyed");
+        if (!comm_)
+            meet();
+    }
+    return comm_;
+}
+
+/* ---------------------------------------------------------------- coalescing */
+
+/*
+ * All operations of the thread go into one Work until endCoalescing(). Receives and collectives start at once, sends at the end
+ * or when somebody waits before. A group of operations that an exception left open is replaced by the next.
+ */
+void ProcessGroupQuoit::startCoalescing()
+{
+    WithoutGil nogil;
+    openBatch();
+    batch_thread_.store(std::this_thread::get_id());
+}
+
+void ProcessGroupQuoit::openBatch()
+{
+    const c10::intrusive_ptr<Communicator> comm = communicator();
+    Flight flight;
+    flight.comm = comm;
+    flight.operation = kCoalesced.name;
+    batch_ = c10::make_intrusive<QuoitWork>(rank_, kCoalesced, sequence_.load(), std::nullopt, Tensors(), std::move(flight));
+    comm->track(batch_);
+}
+
+/** The Work that collects this thread's operations; null when they are not coalesced. */
+c10::intrusive_ptr<QuoitWork> ProcessGroupQuoit::batch()
+{
+    if (batch_thread_.load(std::memory_order_relaxed) != std::this_thread::get_id())
+        return nullptr;
+    if (batch_->has_ended())
+        openBatch(); /* somebody waited before the end: what comes now needs a new one */
+    return batch_;
+}
+
+ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::endCoalescing()
+{
+    WithoutGil nogil;
+    c10::intrusive_ptr<QuoitWork> work = batch();
+    TORCH_CHECK(work, "quoit: endCoalescing without startCoalescing in this thread");
+    batch_thread_.store(std::thread::id());
+    batch_.reset();
+    work->poke(0);
+    return work;
+}
+
+/* ---------------------------------------------------------------- state */
+
+void ProcessGroupQuoit::setTimeout(milliseconds timeout)
+{
+    options_->timeout = timeout;
+    if (const c10::intrusive_ptr<Communicator> comm = peek()) {
+        Communicator::Use use(*comm, Communicator::Use::kNew);
+        if (use && quoit_comm_set_timeout(use.comm(), to_timeout_ms(timeout)) != QUOIT_OK)
+            throw_error(QUOIT_ERR_INVALID, "set_timeout", quoit_last_error());
+    }
+}
+
+std::string ProcessGroupQuoit::lastError()
+{
+    const c10::intrusive_ptr<Communicator> comm = peek();
+    if (!comm)
+        return "";
+    Communicator::Use use(*comm, Communicator::Use::kRunning);
+    char text[4096] = "";
+    if (use && quoit_comm_error(use.comm(), text, sizeof text) == QUOIT_OK)
+        return "";
+    return use ? text : "the process group was destroyed";
+}
+
+c10d::ErrorType ProcessGroupQuoit::getError()
+{
+    const c10::intrusive_ptr<Communicator> comm = peek();
+    if (!comm)
+        return c10d::ErrorType::SUCCESS;
+    Communicator::Use use(*comm, Communicator::Use::kRunning);
+    switch (use ? quoit_comm_error(use.comm(), nullptr, 0) : QUOIT_ERR_CLOSED) {
+    case QUOIT_OK:
+        return c10d::ErrorType::SUCCESS;
+    case QUOIT_ERR_TIMEOUT:
+        return c10d::ErrorType::TIMEOUT;
+    case QUOIT_ERR_PEER:
+    case QUOIT_ERR_ABORTED:
+        return c10d::ErrorType::REMOTE_ERROR;
+    default:
+        return c10d::ErrorType::COMM_ERROR;
+    }
+}
+
+std::string ProcessGroupQuoit::describe(bool json)
+{
+    WithoutGil nogil;
+    const c10::intrusive_ptr<Communicator> comm = peek();
+    if (!comm)
+        return json ? "{}" : "group " + id_ + ": rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                                 ", not connected yet: its ranks meet at the first operation\n";
+    Communicator::Use use(*comm, Communicator::Use::kRunning);
+    if (!use)
+        throw_error(QUOIT_ERR_CLOSED, "describe", "the process group was destroyed");
+    char *text = nullptr;
+    const quoit_status_t status = quoit_comm_describe(use.comm(), json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text);
+    if (status != QUOIT_OK)
+        throw_error(status, "describe", quoit_last_error());
+    std::string result = text;
+    std::free(text);
+    return result;
+}
+
+void ProcessGroupQuoit::abort()
+{
+    WithoutGil nogil;
+    if (const c10::intrusive_ptr<Communicator> comm = peek())
+        comm->abort(c10::str("rank ", rank_, " of group ", id_, " aborted its process group"));
+}
+
+void ProcessGroupQuoit::shutdown()
+{
+    WithoutGil nogil;
+    if (closed_.exchange(true))
+        return;
+    const c10::intrusive_ptr<Communicator> comm = peek();
+    if (!comm || comm->is_inherited())
+        return;
+    if (monitored_ && monitored_->release())
+        comm->abort(c10::str("rank ", rank_, " destroyed group ", id_, " after a monitored barrier that not all ranks reached"));
+    comm->close();
+}
+
+void shutdown_all()
+{
+    WithoutGil nogil;
+    Watcher::get().stop();
+    std::vector<c10::intrusive_ptr<ProcessGroupQuoit>> open;
+    {
+        std::lock_guard<std::mutex> lock(groups().mutex);
+        /* The newest first: sub-groups end before the group that they were cut from. */
+        for (auto group = groups().all.rbegin(); group != groups().all.rend(); ++group) {
+            if (c10::raw::intrusive_ptr::use_count(*group) > 0)
+                open.push_back(c10::intrusive_ptr<ProcessGroupQuoit>::reclaim_copy(*group));
+        }
+    }
+    for (const c10::intrusive_ptr<ProcessGroupQuoit> &group : open)
+        group->shutdown();
+}
+
+} // namespace quoit_torch

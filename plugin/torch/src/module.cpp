@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Python module quoit._C: the process group, its options, and what is asked of the library itself.
+ */
+#include <chrono>
+#include <cstdlib>
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "backend.h"
+#include "errors.h"
+
+namespace quoit_torch {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+using OptionsPtr = c10::intrusive_ptr<ProcessGroupQuoit::Options>;
+
+/** Call `body` so that its exceptions become those of PyTorch. */
+template <class Body>
+auto translated(Body &&body)
+{
+    HANDLE_TH_ERRORS
+    return body();
+    END_HANDLE_TH_ERRORS_PYBIND
+}
+
+c10::intrusive_ptr<ProcessGroupQuoit> create(const c10d::DistributedBackendOptions &backend, const py::object &options)
+{
+    return translated([&] {
+        c10::intrusive_ptr<c10d::Backend::Options> given;
+        if (!options.is_none()) {
+            if (!py::isinstance<ProcessGroupQuoit::Options>(options))
+                TORCH_CHECK_TYPE(false, "quoit: pg_options must be a quoit.Options, not ",
+                                 py::str(py::type::of(options)).cast<std::string>());
+            given = options.cast<OptionsPtr>();
+        }
+        return ProcessGroupQuoit::create(backend, given);
+    });
+}
+
+OptionsPtr copy_options(const ProcessGroupQuoit::Options &options, const py::dict &)
+{
+    return c10::make_intrusive<ProcessGroupQuoit::Options>(options);
+}
+
+std::string settings()
+{
+    return translated([] {
+        char *text = nullptr;
+        const quoit_status_t status = quoit_settings_print(&text);
+        if (status != QUOIT_OK)
+            throw_error(status, "settings", quoit_last_error());
+        std::string result = text;
+        std::free(text);
+        return result;
+    });
+}
+
+void bind_options(py::module_ &module, const py::object &backend)
+{
+    const py::object base = backend.attr("Options");
+    py::class_<ProcessGroupQuoit::Options, OptionsPtr>(module, "Options", base, "Options of a group: init_process_group(pg_options=...)")
+        .def(py::init([](std::optional<Milliseconds> timeout) { return c10::make_intrusive<ProcessGroupQuoit::Options>(timeout); }),
+             py::arg("timeout") = py::none())
+        .def_property(
+            "timeout", [](const ProcessGroupQuoit::Options &self) { return self.timeout; },
+            [](ProcessGroupQuoit::Options &self, Milliseconds timeout) {
+                self.timeout = timeout;
+                self.timeout_given = true;
+            })
+        .def("__copy__", [](const ProcessGroupQuoit::Options &self) { return copy_options(self, {}); })
+        .def("__deepcopy__", copy_options, py::arg("memo"));
+}
+
+void bind_backend(py::module_ &module, const py::object &backend)
+{
+    py::class_<ProcessGroupQuoit, c10::intrusive_ptr<ProcessGroupQuoit>>(module, "ProcessGroupQuoit", backend)
+        .def_property_readonly("options", [](ProcessGroupQuoit &self) {
+            return c10::static_intrusive_pointer_cast<ProcessGroupQuoit::Options>(self.getBackendOptions());
+        })
+        .def("describe", [](ProcessGroupQuoit &self, bool json) { return translated([&] { return self.describe(json); }); },
+             py::arg("json") = false)
+        .def("last_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.lastError(); }); })
+        .def("get_error", [](ProcessGroupQuoit &self) { return static_cast<int>(self.getError()); })
+        .def("_set_default_timeout",
+             [](ProcessGroupQuoit &self, Milliseconds timeout) { return translated([&] { return self.setTimeout(timeout); }); })
+        .def("perform_nocolor_split", [](ProcessGroupQuoit &, const py::object &) {}, "Nothing to do: non-members take no part.");
+}
+
+} // namespace
+} // namespace quoit_torch
+
+PYBIND11_MODULE(_C, module)
+{
+    using namespace quoit_torch;
+    const py::object backend = py::module_::import("torch._C._distributed_c10d").attr("Backend");
+    bind_options(module, backend);
+    bind_backend(module, backend);
+    module.def("create", create, py::arg("backend"), py::arg("options"));
+    module.def("shutdown_all", shutdown_all);
+    module.def("library_version", [] { return std::string(quoit_version()); });
+    module.def("settings", settings);
+}

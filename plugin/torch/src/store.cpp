@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store adapter; see store.h.
+ */
+#include "store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "errors.h"
+#include "interpreter.h"
+
+namespace quoit_torch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/** Sleep, but not past `end`, in pieces after which signals are heard. */
+void sleep_with_signals(milliseconds span, Clock::time_point end)
+{
+    const Clock::time_point until = std::min(Clock::now() + span, end);
+    while (Clock::now() < until) {
+        const auto left = std::chrono::duration_cast<Clock::duration>(until - Clock::now());
+        std::this_thread::sleep_for(std::min<Clock::duration>(left, milliseconds(50)));
+        check_signals();
+    }
+}
+
+} // namespace
+
+StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store)
+    : store_(c10::make_intrusive<c10d::PrefixStore>("quoit", std::move(store)))
+{
+    quoit_store_callbacks_t callbacks = {};
+    callbacks.struct_size = sizeof callbacks;
+    callbacks.context = this;
+    callbacks.set = on_set;
+    callbacks.get = on_get;
+    callbacks.description = "the store of the PyTorch process group";
+    const quoit_status_t status = quoit_store_from_callbacks(&callbacks, &handle_);
+    if (status != QUOIT_OK)
+        throw_error(status, "store", quoit_last_error(), Stage::kSetUp);
+}
+
+StoreAdapter::~StoreAdapter()
+{
+    quoit_store_close(handle_);
+}
+
+void StoreAdapter::rethrow_interrupt() const
+{
+    if (interrupt_)
+        std::rethrow_exception(interrupt_);
+}
+
+quoit_status_t StoreAdapter::on_set(void *context, const char *key, const void *value, size_t length)
+{
+    StoreAdapter *self = static_cast<StoreAdapter *>(context);
+    try {
+        const uint8_t *bytes = static_cast<const uint8_t *>(value);
+        self->store_->set(key, std::vector<uint8_t>(bytes, bytes + length));
+        return QUOIT_OK;
+    } catch (const std::exception &error) {
+        return self->failed(error);
+    }
+}
+
+quoit_status_t StoreAdapter::on_get(void *context, const char *key, int timeout_ms, void **value, size_t *length)
+{
+    StoreAdapter *self = static_cast<StoreAdapter *>(context);
+    try {
+        if (self->interrupt_)
+            return QUOIT_ERR_ABORTED;
+        if (!self->wait(key, timeout_ms))
+            return QUOIT_ERR_TIMEOUT;
+        const std::vector<uint8_t> bytes = self->store_->get(key);
+        void *copy = std::malloc(bytes.size() + 1);
+        if (copy == nullptr)
+            return QUOIT_ERR_NO_MEMORY;
+        if (!bytes.empty())
+            std::memcpy(copy, bytes.data(), bytes.size());
+        *value = copy;
+        *length = bytes.size();
+        return QUOIT_OK;
+    } catch (pybind11::error_already_set &) {
+        self->interrupt_ = std::current_exception();
+        return QUOIT_ERR_ABORTED;
+    } catch (const std::exception &error) {
+        return self->failed(error);
+    }
+}
+
+/*
+ * c10d::Store::wait() cannot be interrupted and TCPStore logs a warning for each wait that ends without the key, hence check().
+ * The pause grows with the time already waited: 8,000 ranks that wait for a slow one ask the server some 8,000 times a second.
+ */
+bool StoreAdapter::wait(const std::string &key, int timeout_ms)
+{
+    const Clock::time_point start = Clock::now();
+    const Clock::time_point end = start + milliseconds(std::max(timeout_ms, 0));
+    while (!store_->check({key})) {
+        if (Clock::now() >= end)
+            return false;
+        const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - start);
+        sleep_with_signals(std::clamp(waited / 10, milliseconds(1), milliseconds(1000)), end);
+    }
+    return true;
+}
+
+quoit_status_t StoreAdapter::failed(const std::exception &error)
+{
+    const c10::Error *plain = dynamic_cast<const c10::Error *>(&error);
+    error_ = plain != nullptr ? plain->what_without_backtrace() : error.what();
+    return QUOIT_ERR_NETWORK;
+}
+
+} // namespace quoit_torch

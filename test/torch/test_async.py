@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations that nobody waits for yet, or ever: works, futures, limits, signals."""
+
+import datetime
+import gc
+import os
+import signal
+import subprocess
+import time
+
+import torch
+import torch.distributed as dist
+
+from launcher import message_of, run, start
+
+
+def worker_works(rank, size):
+    total = float(sum(range(size)))
+    tensors = [torch.full((n,), float(rank)) for n in (1, 100, 100000) * 20]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work, tensor in zip(reversed(works), reversed(tensors)):
+        assert work.wait() is True
+        assert (tensor == total).all()
+        assert work.is_completed() and work.is_success()
+        assert work.result()[0] is tensor or work.result()[0].data_ptr() == tensor.data_ptr()
+
+    work = dist.barrier(async_op=True)
+    while not work.is_completed():
+        time.sleep(0.001)
+    work.wait()
+    work.wait()
+
+
+def worker_futures(rank, size):
+    total = float(sum(range(size)))
+    tensor = torch.full((1000,), float(rank))
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    assert torch.equal(future.wait()[0], torch.full((1000,), total))
+
+    # A callback that itself waits for a future, as PowerSGD's hook does.
+    second = torch.full((10,), 1.0)
+
+    def then(previous):
+        inner = dist.all_reduce(second, async_op=True).get_future()
+        return inner.wait()[0] + previous.value()[0][0]
+
+    chained = dist.all_reduce(torch.full((10,), float(rank)), async_op=True).get_future().then(then)
+    assert (chained.wait() == size + total).all()
+
+    # Many at once, completed by nobody's wait().
+    futures = [dist.all_reduce(torch.full((n,), 1.0), async_op=True).get_future() for n in range(1, 50)]
+    for future in torch.futures.wait_all(futures):
+        assert (future[0] == size).all()
+
+    # A future that is asked for after the end.
+    work = dist.all_reduce(torch.full((3,), 1.0), async_op=True)
+    work.wait()
+    assert (work.get_future().wait()[0] == size).all()
+    outputs = [torch.zeros(2) for _ in range(size)]
+    got = dist.all_gather(outputs, torch.full((2,), float(rank)), async_op=True).get_future().wait()
+    assert [float(x[0]) for x in got] == list(range(size))
+
+
+def worker_dropped(rank, size):
+    """Works and tensors dropped while they run: nothing may be written to memory that others have by then."""
+    for _ in range(20):
+        dist.all_reduce(torch.full((50000,), float(rank)), async_op=True)
+        gc.collect()
+        guard = [torch.full((50000,), -1.0) for _ in range(4)]
+        dist.all_reduce(torch.ones(1))
+        assert all((x == -1).all() for x in guard)
+    view = torch.zeros(40, 30)
+    view[:, ::2] = 1
+    dist.all_reduce(view[:, ::2], async_op=True)
+    dist.barrier()
+    end = time.monotonic() + 20
+    while not (view[:, ::2] == size).all():  # staged: written back by whoever ends it
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert (view[:, 1::2] == 0).all()
+
+
+def worker_wait_limit(rank, size):
+    group = dist.new_group(timeout=datetime.timedelta(seconds=60))
+    dist.all_reduce(torch.ones(1), group=group)
+    if rank == 0:
+        begin = time.monotonic()
+        work = dist.all_reduce(torch.ones(9), group=group, async_op=True)
+        text = message_of(lambda: work.wait(datetime.timedelta(seconds=1)), dist.DistBackendError)
+        assert 0.9 < time.monotonic() - begin < 20, "came too early or too late"
+        assert "Timed out" in text and "all_reduce" in text and "1000 ms" in text.replace("1000ms", "1000 ms"), text
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        future.wait()
+    else:
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+    # The other groups go on.
+    tensor = torch.ones(5)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+
+
+def worker_group_limit(rank, size):
+    group = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    dist.barrier(group)
+    if rank == 0:
+        begin = time.monotonic()
+        text = message_of(lambda: dist.all_reduce(torch.ones(9), group=group), dist.DistBackendError)
+        assert 0.9 < time.monotonic() - begin < 20
+        assert " Timed out " in text, text
+        import quoit
+
+        assert quoit.last_error(group), "the group keeps its first error"
+        future = None
+        try:
+            future = dist.all_reduce(torch.ones(9), group=group, async_op=True).get_future()
+        except dist.DistBackendError:
+            pass
+        if future is not None:
+            message_of(future.wait, Exception)
+    dist.barrier()
+
+
+def worker_setters(rank, size):
+    groups = [dist.new_group(timeout=datetime.timedelta(seconds=60)) for _ in range(3)]
+    for group in groups:
+        dist.barrier(group)
+    if rank == 0:
+        begin = time.monotonic()
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1), groups[0])
+        message_of(lambda: dist.all_reduce(torch.ones(1), group=groups[0]), dist.DistBackendError)
+        groups[1].set_timeout(datetime.timedelta(seconds=1))
+        message_of(lambda: dist.all_reduce(torch.ones(1), group=groups[1]), dist.DistBackendError)
+        options = dist.AllreduceOptions()
+        options.timeout = datetime.timedelta(seconds=1)
+        message_of(lambda: groups[2].allreduce([torch.ones(1)], options).wait(), dist.DistBackendError)
+        assert 2.5 < time.monotonic() - begin < 40
+    dist.barrier()
+
+
+def worker_interrupted(rank, size):
+    """Rank 0 is interrupted in a blocking call, in a wait, and goes on afterwards."""
+    if rank == 0:
+        for call in (lambda: dist.all_reduce(torch.ones(3)), lambda: dist.all_reduce(torch.ones(3), async_op=True).wait()):
+            process = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -INT {os.getpid()}"])
+            try:
+                call()
+                raise AssertionError("not interrupted")
+            except KeyboardInterrupt:
+                pass
+            process.wait()
+    else:
+        time.sleep(3)
+        dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.ones(3))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+
+
+def test_works():
+    run(3, worker_works)
+
+
+def test_futures():
+    run(2, worker_futures)
+
+
+def test_dropped():
+    run(2, worker_dropped)
+
+
+def test_wait_limit():
+    run(2, worker_wait_limit)
+
+
+def test_group_limit():
+    run(2, worker_group_limit)
+
+
+def test_setters():
+    run(2, worker_setters, limit=90)
+
+
+def test_interrupted():
+    run(2, worker_interrupted)
+
+
+def worker_interrupted_while_creating(rank, size):
+    dist.init_process_group("quoit", timeout=datetime.timedelta(seconds=60))
+
+
+def test_interrupted_while_creating():
+    def interrupt(processes):
+        time.sleep(8)
+        processes[0].send_signal(signal.SIGINT)
+
+    (rank,) = start(2, worker_interrupted_while_creating, backend=None, ranks=[0], meanwhile=interrupt, limit=30)
+    assert rank.status not in (None, 0), rank
+    assert "KeyboardInterrupt" in rank.output, rank

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to make groups: init methods, names of the backend, sub-groups, splits, again and again, debug mode."""
+
+import datetime
+import sys
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from launcher import HERE, argument, directory, free_port, message_of, run
+
+
+def check(group=None):
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    tensor = torch.full((100,), float(rank + 1))
+    dist.all_reduce(tensor, group=group)
+    assert (tensor == size * (size + 1) / 2).all(), tensor
+    dist.barrier(group=group)
+    everybody = [None] * size
+    dist.all_gather_object(everybody, rank, group=group)
+    assert everybody == list(range(size))
+
+
+def worker_init_methods(rank, size):
+    port = argument()  # not that of env://, whose server may still be there
+    for method in ("env://", f"tcp://127.0.0.1:{port}", f"file://{directory()}/store"):
+        dist.init_process_group("quoit", init_method=method, rank=rank, world_size=size)
+        assert dist.get_backend() == "quoit"
+        check()
+        dist.destroy_process_group()
+    store = dist.FileStore(str(directory() / "store2"), size)
+    dist.init_process_group("quoit", store=store, rank=rank, world_size=size)
+    check()
+    dist.destroy_process_group()
+
+
+def worker_names(rank, size):
+    import quoit
+
+    for name in ("quoit", "QUOIT", "cpu:quoit"):
+        dist.init_process_group(name)
+        check()
+        assert "quoit" in dist.get_backend_config()
+        pg = dist.distributed_c10d._get_default_group()
+        backend = pg._get_backend(torch.device("cpu"))
+        assert backend.name() == "quoit" and isinstance(backend, quoit.ProcessGroupQuoit)
+        dist.destroy_process_group()
+
+
+def worker_again(rank, size):
+    """The same store each time, in which the records of the groups before are left."""
+    store = dist.FileStore(str(directory() / "store"), size)
+    for round_number in range(8):
+        dist.init_process_group("quoit", store=store, rank=rank, world_size=size)
+        tensor = torch.full((5000,), float(rank + round_number))
+        dist.all_reduce(tensor)
+        assert (tensor == sum(range(size)) + size * round_number).all()
+        group = dist.new_group([0, size - 1])
+        if rank in (0, size - 1):
+            check(group)
+        dist.destroy_process_group()
+
+
+def worker_subgroups(rank, size):
+    pairs = [dist.new_group([a, b]) for a in range(size) for b in range(a + 1, size)]
+    for pair in pairs:
+        if dist.get_rank(pair) >= 0:
+            check(pair)
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    check(alone)
+    backwards = dist.new_group(list(reversed(range(size))), sort_ranks=False)
+    tensor = torch.full((3,), float(rank))
+    dist.broadcast(tensor, group=backwards, group_src=0)
+    assert (tensor == size - 1).all()
+    many = [dist.new_group() for _ in range(60)]
+    for group in many[::7]:
+        check(group)
+    for group in many:
+        dist.destroy_process_group(group)
+    check()
+
+
+def worker_split(rank, size):
+    import quoit
+
+    pg = dist.distributed_c10d._get_default_group()
+    backend = pg._get_backend(torch.device("cpu"))
+    assert backend.supports_splitting and backend.supports_coalescing
+    half = pg.split_group(list(range(rank % 2, size, 2)), timeout=datetime.timedelta(seconds=20), group_name=f"half{rank % 2}")
+    tensor = torch.full((3,), float(rank))
+    half.allreduce([tensor]).wait()
+    assert (tensor == sum(range(rank % 2, size, 2))).all()
+    assert half.size() == len(range(rank % 2, size, 2))
+    half.shutdown()
+
+    import copy
+
+    options = quoit.Options(timeout=datetime.timedelta(seconds=33))
+    assert copy.deepcopy(options).timeout == datetime.timedelta(seconds=33)
+    group = dist.new_group(pg_options=options)
+    assert group._get_backend(torch.device("cpu")).options.timeout == datetime.timedelta(seconds=33)
+    text = message_of(lambda: dist.new_group(pg_options=dist.distributed_c10d.P2POp), TypeError)
+    assert "quoit.Options" in text, text
+
+
+def worker_under_gloo(rank, size):
+    dist.init_process_group("gloo")
+    group = dist.new_group(backend="quoit", timeout=datetime.timedelta(seconds=30))
+    import quoit
+
+    assert "not connected yet" in quoit.describe(group)
+    check(group)
+    check()
+    assert dist.get_backend(group) == "quoit"
+    dist.destroy_process_group(group)
+    check()
+    dist.destroy_process_group()
+
+
+def worker_over_gloo(rank, size):
+    gloo = dist.new_group(backend="gloo")
+    check(gloo)
+    dist.monitored_barrier(gloo)
+    dist.monitored_barrier()
+    check()
+
+
+def worker_debug_detail(rank, size):
+    assert dist.get_debug_level() == dist.DebugLevel.DETAIL
+    import quoit
+
+    check()
+    check(dist.new_group())
+    assert "rank" in quoit.describe()
+    if rank == 0:
+        text = message_of(lambda: dist.all_reduce(torch.ones(3)), RuntimeError)
+    else:
+        text = message_of(lambda: dist.all_reduce(torch.ones(4)), RuntimeError)
+    assert "Detected mismatch" in text, text
+
+
+def worker_device_mesh(rank, size):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("outer", "inner"))
+    check(mesh.get_group("outer"))
+    check(mesh.get_group("inner"))
+    flat = init_device_mesh("cpu", (size,))
+    full = torch.arange(size * 6 + 3.0).reshape(-1, 3)
+    tensor = distribute_tensor(full, flat, [Shard(0)])
+    assert torch.equal(tensor.redistribute(flat, [Replicate()]).to_local(), full)
+    assert torch.allclose(tensor.sum().full_tensor(), full.sum())
+
+
+
+@pytest.mark.parametrize("worker", [worker_init_methods, worker_names, worker_again, worker_under_gloo])
+def test_without_default_group(worker):
+    run(2, worker, backend=None, limit=90, argument=free_port())
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_subgroups(size):
+    run(size, worker_subgroups, limit=90)
+
+
+def test_split():
+    run(3, worker_split)
+
+
+def test_over_gloo():
+    run(2, worker_over_gloo)
+
+
+def test_debug_detail():
+    run(2, worker_debug_detail, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
+
+
+def test_device_mesh():
+    run(4, worker_device_mesh, limit=90)
+
+
+def test_torchrun(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
+        "import torch.distributed as dist, quoit, test_groups\n"
+        "dist.init_process_group('quoit')\n"
+        "test_groups.check()\n"
+        "dist.destroy_process_group()\n"
+        "print('passed')\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", str(script)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("passed") == 2, done.stdout[-3000:]

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Beginning and end: what init opens, peers that do not come, closed groups, exits without destroy, forked children."""
+
+import datetime
+import faulthandler
+import gc
+import os
+import sys
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from launcher import directory, message_of, run, start
+
+SECONDS = lambda n: datetime.timedelta(seconds=n)  # noqa: E731
+
+
+def listening_sockets():
+    """Local addresses of the TCP sockets on which this process listens."""
+    inodes = set()
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = []
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        if os.path.exists(table):
+            for line in open(table).read().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    found.append(fields[1])
+    return found
+
+
+def worker_no_sockets(rank, size):
+    import quoit
+
+    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
+    dist.all_reduce(torch.ones(100000))
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(100000), group=group)
+    assert listening_sockets() == [], "ranks of one host need no TCP"
+    assert "shm" in quoit.describe(), quoit.describe()
+    import json
+
+    json.loads(quoit.describe(json=True))
+    assert quoit.last_error() is None
+    dist.destroy_process_group()
+
+
+def worker_closed(rank, size):
+    group = dist.new_group()
+    backend = group._get_backend(torch.device("cpu"))
+    work = group.allreduce([torch.ones(3)])
+    work.wait()
+    dist.barrier()
+    group.shutdown()
+    group.shutdown()
+    text = message_of(lambda: group.allreduce([torch.ones(3)]), RuntimeError)
+    assert "process group was destroyed" in text, text
+    text = message_of(lambda: backend.describe(), RuntimeError)
+    assert "process group was destroyed" in text, text
+    del group, backend, work
+    gc.collect()
+    dist.barrier()
+
+
+def worker_shutdown_with_works(rank, size):
+    """Works that were never waited for, and their tensors, outlive their group."""
+    group = dist.new_group()
+    works = [group.allreduce([torch.ones(1000)]) for _ in range(10)]
+    futures = [work.get_future() for work in works[:3]]
+    group.shutdown()
+    for work in works:
+        assert work.is_completed()
+        work.wait()
+    for future in futures:
+        assert (future.wait()[0] == size).all()
+    del works, futures
+    gc.collect()
+    dist.barrier()
+
+
+def worker_shutdown_wakes(rank, size):
+    """A thread that is blocked in an operation nobody will join is freed by shutdown and by abort."""
+    for name in ("shutdown", "abort"):
+        group = dist.new_group()
+        dist.barrier(group)
+        if rank == 0:
+            errors = []
+
+            def blocked():
+                errors.append(message_of(lambda: dist.all_reduce(torch.ones(3), group=group), RuntimeError))
+
+            thread = threading.Thread(target=blocked)
+            thread.start()
+            time.sleep(0.3)
+            getattr(group, name)()
+            thread.join(30)
+            assert not thread.is_alive() and errors, f"{name} did not wake the waiter"
+    dist.barrier()
+
+
+def worker_abort_reaches_all(rank, size):
+    group = dist.new_group(timeout=SECONDS(60))
+    dist.barrier(group)
+    begin = time.monotonic()
+    if rank == 0:
+        time.sleep(0.5)
+        group.abort()
+    else:
+        text = message_of(lambda: dist.all_reduce(torch.ones(3), group=group), dist.DistBackendError)
+        assert "abort" in text, text
+    assert time.monotonic() - begin < 20
+    dist.barrier()
+
+
+def worker_threads(rank, size):
+    """Several threads, a group each, and threads sharing one group for point-to-point."""
+    groups = [dist.new_group() for _ in range(3)]
+    errors = []
+
+    def work(group, seed):
+        try:
+            for n in range(30):
+                tensor = torch.full((100 * n + 1,), float(rank + seed))
+                dist.all_reduce(tensor, group=group)
+                assert (tensor == sum(range(size)) + size * seed).all()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(group, seed)) for seed, group in enumerate(groups)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+
+
+def worker_exit_without_destroy(rank, size):
+    """Everything is still open when the interpreter ends: groups, works, futures with callbacks."""
+    group = dist.new_group()
+    keep = [dist.all_reduce(torch.ones(1000), group=group, async_op=True) for _ in range(5)]
+    keep[0].get_future().then(lambda future: future.value())
+    dist.all_reduce(torch.ones(5), async_op=True)
+    globals()["kept"] = (group, keep)
+    dist.all_reduce(torch.ones(3))
+    from pathlib import Path
+
+    Path(os.environ["TEST_RESULT"]).write_text("1")
+    sys.exit(0)
+
+
+def worker_exit_with_error(rank, size):
+    dist.all_reduce(torch.ones(3))
+    raise RuntimeError("on purpose")
+
+
+def worker_fork(rank, size):
+    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
+    keep = dist.all_reduce(torch.ones(10), async_op=True)
+    faulthandler.cancel_dump_traceback_later()  # a forked interpreter would wait at its exit for that thread, which it lacks
+    for leave in (lambda: os._exit(0), lambda: sys.exit(0)):
+        child = os.fork()
+        if child == 0:
+            text = message_of(lambda: dist.all_reduce(torch.ones(3)), RuntimeError)
+            if "parent" not in text:
+                os._exit(5)
+            leave()
+        end = time.monotonic() + 20
+        while True:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > end:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+                raise AssertionError("the child hung at its exit")
+            time.sleep(0.02)
+        assert status == 0, f"child ended with {status}"
+        tensor = torch.ones(100000)
+        dist.all_reduce(tensor)
+        assert (tensor == size).all()
+    keep.wait()
+    dist.destroy_process_group()
+
+
+def worker_missing(rank, size):
+    begin = time.monotonic()
+    method = f"file://{directory()}/store"  # a TCP store would itself wait for all ranks
+    text = message_of(
+        lambda: dist.init_process_group("quoit", init_method=method, rank=rank, world_size=size, timeout=SECONDS(3)),
+        dist.DistNetworkError,
+    )
+    assert "Timed out" in text and "rank 1" in text, text
+    assert 2.5 < time.monotonic() - begin < 30
+    return text
+
+
+def worker_size_disagrees(rank, size):
+    """Rank 1 believes in one rank more."""
+    method = f"file://{directory()}/store"
+    text = message_of(
+        lambda: dist.init_process_group("quoit", init_method=method, rank=rank, world_size=size + rank, timeout=SECONDS(5)), RuntimeError
+    )
+    assert "quoit" in text, text
+    return text
+
+
+def worker_unreachable_master(rank, size):
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["MASTER_PORT"] = "1"
+    begin = time.monotonic()
+    message_of(lambda: dist.init_process_group("quoit", rank=1, world_size=2, timeout=SECONDS(2)), RuntimeError)
+    assert time.monotonic() - begin < 60
+
+
+def worker_bad_setting(rank, size):
+    text = message_of(lambda: dist.init_process_group("quoit", timeout=SECONDS(20)), Exception)
+    return text
+
+
+def test_no_sockets():
+    run(2, worker_no_sockets, backend=None)
+
+
+def test_closed():
+    run(2, worker_closed)
+
+
+def test_shutdown_with_works():
+    run(2, worker_shutdown_with_works)
+
+
+def test_shutdown_wakes():
+    run(2, worker_shutdown_wakes)
+
+
+def test_abort_reaches_all():
+    run(3, worker_abort_reaches_all)
+
+
+def test_threads():
+    run(2, worker_threads)
+
+
+def test_exit_without_destroy():
+    run(2, worker_exit_without_destroy)
+
+
+def test_exit_with_error():
+    for rank in start(2, worker_exit_with_error):
+        assert rank.status == 1 and "on purpose" in rank.output, rank
+
+
+def test_fork():
+    run(2, worker_fork, backend=None)
+
+
+def test_missing_rank():
+    (rank,) = start(2, worker_missing, backend=None, ranks=[0])
+    assert rank.status == 0, rank
+
+
+def test_size_disagrees():
+    run(2, worker_size_disagrees, backend=None)
+
+
+def test_unreachable_master():
+    (rank,) = start(2, worker_unreachable_master, backend=None, ranks=[1], limit=90)
+    assert rank.status == 0, rank
+
+
+@pytest.mark.parametrize(
+    "name, value, expected",
+    [("QUOIT_INTERFACE", "nosuch0", "nosuch0"), ("QUOIT_TIMEOUT", "soon", "QUOIT_TIMEOUT"), ("QUOIT_LOG", "loud", "QUOIT_LOG")],
+)
+def test_bad_setting(name, value, expected):
+    for text in run(2, worker_bad_setting, backend=None, env={name: value}):
+        assert expected in text, text
