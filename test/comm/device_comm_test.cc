@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives on device buffers, with the lagging device, whose memory kills a CPU that touches it and on which nothing is done when a call
+// returns.
+#include "ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+extern "C" {
+#include "../device/lagging_device.h"
+}
+
+using namespace comm_test;
+
+namespace {
+
+using Hosts = std::vector<int>;
+const Hosts topologies[] = {{0}, {0, 0}, {0, 0, 0}, {0, 1}, {0, 0, 1}};
+
+class Device : public testing::Test {
+  protected:
+    void SetUp() override
+    {
+        ASSERT_EQ(lagging_device_register(&device), QUOIT_OK) << quoit_last_error();
+        lagging_device_set_seed(seed());
+        lagging_device_set_lag(0, 500);
+        lagging_device_reset();
+    }
+    void TearDown() override { lagging_device_shutdown(); }
+    quoit_device_t device = 0;
+};
+
+struct Memory {
+    explicit Memory(size_t bytes) { EXPECT_EQ(lagging_device.alloc(bytes ? bytes : 1, &pointer), QUOIT_OK) << quoit_last_error(); }
+    ~Memory() { lagging_device.free(pointer); }
+    Memory(const Memory &) = delete;
+    void *pointer = nullptr;
+};
+
+struct Stream {
+    Stream() { EXPECT_EQ(lagging_device.stream_create(&pointer), QUOIT_OK) << quoit_last_error(); }
+    ~Stream() { lagging_device.stream_destroy(pointer); }
+    Stream(const Stream &) = delete;
+    void *pointer = nullptr;
+};
+
+struct Pinned {
+    explicit Pinned(size_t bytes) { EXPECT_EQ(lagging_device.host_alloc(bytes ? bytes : 1, &pointer), QUOIT_OK) << quoit_last_error(); }
+    ~Pinned() { lagging_device.host_free(pointer); }
+    Pinned(const Pinned &) = delete;
+    int32_t *data() { return static_cast<int32_t *>(pointer); }
+    void *pointer = nullptr;
+};
+
+quoit_status_t wait_limited(quoit_request_t *request, double limit_s = 30)
+{
+    double until = seconds() + limit_s;
+    for (;;) {
+        quoit_status_t status = quoit_request_wait(request, 50);
+        if (status != QUOIT_IN_PROGRESS || seconds() > until) return status;
+    }
+}
+
+int32_t value(int rank, size_t i, int round) { return static_cast<int32_t>(i % 1000) * (rank + 1) + round; }
+
+quoit_status_t call_on(quoit_comm_t *comm, int which, void *send, void *recv, size_t count, int root, const quoit_call_t *call, quoit_request_t **request)
+{
+    if (which == 0) return quoit_allreduce(comm, send, recv, count, QUOIT_I32, QUOIT_SUM, call, request);
+    if (which == 1) return quoit_reduce(comm, send, recv, count, QUOIT_I32, QUOIT_SUM, root, call, request);
+    return quoit_broadcast(comm, recv, count, QUOIT_I32, root, call, request);
+}
+
+int32_t expected(int which, int size, int root, size_t i, int round)
+{
+    if (which == 2) return value(root, i, round);
+    int32_t sum = 0;
+    for (int rank = 0; rank < size; rank++) sum += value(rank, i, round);
+    return sum;
+}
+
+// The input is still on its way when the call is made, and the result is copied by the user's stream right behind the call, with nobody
+// waiting for the request in between.
+TEST_F(Device, OrderedOnTheUsersStream)
+{
+    for (const Hosts &host_of : topologies) {
+        run_ranks({.host_of = host_of}, [&](Rank &self) {
+            SCOPED_TRACE(name_of(host_of));
+            Stream stream;
+            quoit_call_t call = QUOIT_CALL_INIT;
+            call.device = device;
+            call.stream = stream.pointer;
+            int round = 0;
+            for (size_t count : {size_t(0), size_t(1), size_t(1000), size_t(5000), size_t(300001)})
+                for (int which = 0; which < 3; which++)
+                    for (bool in_place : {false, true}) {
+                        round++;
+                        size_t bytes = count * sizeof(int32_t);
+                        int root = round % self.size;
+                        Memory send(bytes), recv(bytes), behind(bytes);
+                        Pinned input(bytes), output(bytes);
+                        for (size_t i = 0; i < count; i++) input.data()[i] = value(self.rank, i, round);
+                        void *from = which == 2 || in_place ? recv.pointer : send.pointer;
+                        ASSERT_EQ(lagging_device.copy(from, input.pointer, bytes, HOST_TO_DEVICE, stream.pointer), QUOIT_OK) << quoit_last_error();
+                        quoit_request_t *request = nullptr;
+                        ASSERT_EQ(call_on(self.comm, which, from, recv.pointer, count, root, &call, &request), QUOIT_OK) << quoit_last_error();
+                        ASSERT_EQ(lagging_device.copy(behind.pointer, recv.pointer, bytes, DEVICE_TO_DEVICE, stream.pointer), QUOIT_OK);
+                        ASSERT_EQ(lagging_device.copy(output.pointer, behind.pointer, bytes, DEVICE_TO_HOST, stream.pointer), QUOIT_OK);
+                        device_event_t *event = nullptr;
+                        ASSERT_EQ(lagging_device.event_create(&event), QUOIT_OK);
+                        ASSERT_EQ(lagging_device.event_record(event, stream.pointer), QUOIT_OK);
+                        EXPECT_EQ(lagging_device_wait(event), QUOIT_OK) << quoit_last_error();
+                        lagging_device.event_destroy(event);
+                        EXPECT_EQ(wait_limited(request), QUOIT_OK) << quoit_request_error(request);
+                        quoit_request_free(request);
+                        if (which == 1 && self.rank != root) continue;
+                        for (size_t i = 0; i < count; i++) {
+                            int32_t right = expected(which, self.size, root, i, round);
+                            if (output.data()[i] == right) continue;
+                            ADD_FAILURE() << "rank " << self.rank << ", operation " << which << ", count " << count << ", element " << i << " is "
+                                          << output.data()[i] << ", expected " << right;
+                            break;
+                        }
+                    }
+        });
+    }
+}
+
+TEST_F(Device, BlockingAndMixedWithHostOperations)
+{
+    for (const Hosts &host_of : topologies) {
+        run_ranks({.host_of = host_of}, [&](Rank &self) {
+            Stream stream; /* not the default one: ranks as threads would share that, and wait for each other on it */
+            quoit_call_t call = QUOIT_CALL_INIT;
+            call.device = device;
+            call.stream = stream.pointer;
+            for (int round = 0; round < 6; round++) {
+                size_t count = round % 2 ? 200 : 150000, bytes = count * sizeof(int32_t);
+                Memory buffer(bytes);
+                std::vector<int32_t> input(count), output(count), host(count), host_out(count);
+                for (size_t i = 0; i < count; i++) input[i] = host[i] = value(self.rank, i, round);
+                ASSERT_EQ(lagging_device_upload(buffer.pointer, input.data(), bytes), QUOIT_OK);
+                quoit_request_t *request = nullptr;
+                ASSERT_EQ(quoit_allreduce(self.comm, host.data(), host_out.data(), count, QUOIT_I32, QUOIT_SUM, nullptr, &request), QUOIT_OK);
+                ASSERT_EQ(quoit_allreduce(self.comm, buffer.pointer, buffer.pointer, count, QUOIT_I32, QUOIT_SUM, &call, nullptr), QUOIT_OK)
+                    << quoit_last_error();
+                EXPECT_EQ(wait_limited(request), QUOIT_OK) << quoit_request_error(request);
+                quoit_request_free(request);
+                ASSERT_EQ(lagging_device_download(output.data(), buffer.pointer, bytes), QUOIT_OK);
+                EXPECT_TRUE(output == host_out) << "round " << round;
+                for (size_t i = 0; i < count; i += 97) EXPECT_EQ(output[i], expected(0, self.size, 0, i, round));
+            }
+        });
+    }
+}
+
+TEST_F(Device, SubmittedIsNotComplete)
+{
+    run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
+        self.meet();
+        lagging_device_set_lag(20000, 30000);
+        Stream stream;
+        Memory buffer(4000);
+        std::vector<int32_t> input(1000, 1);
+        ASSERT_EQ(lagging_device_upload(buffer.pointer, input.data(), 4000), QUOIT_OK);
+        quoit_call_t call = QUOIT_CALL_INIT;
+        call.device = device;
+        call.stream = stream.pointer;
+        quoit_request_t *request = nullptr;
+        double before = seconds();
+        ASSERT_EQ(quoit_allreduce(self.comm, buffer.pointer, buffer.pointer, 1000, QUOIT_I32, QUOIT_SUM, &call, &request), QUOIT_OK);
+        EXPECT_EQ(quoit_request_test(request), QUOIT_IN_PROGRESS);
+        EXPECT_LT(seconds() - before, 0.02) << "issuing waited for the device";
+        EXPECT_EQ(wait_limited(request), QUOIT_OK) << quoit_request_error(request);
+        EXPECT_GE(seconds() - before, 0.04);
+        quoit_request_free(request);
+        self.meet();
+    });
+}
+
+// Several operations on one stream, their requests freed at once: the stream, blocked by the later ones, must not hold up the end of
+// the earlier ones.
+TEST_F(Device, FreedUnwaitedOnOneStream)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        run_ranks({.host_of = host_of}, [&](Rank &self) {
+            Stream stream;
+            quoit_call_t call = QUOIT_CALL_INIT;
+            call.device = device;
+            call.stream = stream.pointer;
+            const size_t count = 3000;
+            Memory buffer(count * 4);
+            std::vector<int32_t> input(count, 1), output(count);
+            ASSERT_EQ(lagging_device_upload(buffer.pointer, input.data(), count * 4), QUOIT_OK);
+            int32_t right = 1;
+            for (int i = 0; i < 6; i++) {
+                quoit_request_t *request = nullptr;
+                ASSERT_EQ(quoit_allreduce(self.comm, buffer.pointer, buffer.pointer, count, QUOIT_I32, QUOIT_SUM, &call, &request), QUOIT_OK);
+                quoit_request_free(request);
+                right *= self.size;
+            }
+            device_event_t *event = nullptr;
+            ASSERT_EQ(lagging_device.event_create(&event), QUOIT_OK);
+            ASSERT_EQ(lagging_device.event_record(event, stream.pointer), QUOIT_OK);
+            EXPECT_EQ(lagging_device_wait(event), QUOIT_OK) << quoit_last_error();
+            lagging_device.event_destroy(event);
+            ASSERT_EQ(lagging_device_download(output.data(), buffer.pointer, count * 4), QUOIT_OK);
+            EXPECT_TRUE(output == std::vector<int32_t>(count, right)) << output[0] << " instead of " << right;
+            EXPECT_EQ(quoit_barrier(self.comm, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+        });
+    }
+}
+
+// A stream that stands still holds up its own communicator only, and an operation that times out on it ends.
+TEST_F(Device, StreamThatStandsStill)
+{
+    run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
+        int all[] = {0, 1};
+        quoit_comm_t *group = nullptr;
+        ASSERT_EQ(quoit_comm_create_group(self.comm, all, 2, "device", nullptr, &group), QUOIT_OK);
+        {
+            Stream stream;
+            Pinned gate(sizeof(uint64_t));
+            auto *word = static_cast<uint64_t *>(gate.pointer);
+            *word = 0;
+            ASSERT_EQ(lagging_device.stream_wait_host(stream.pointer, word, 1), QUOIT_OK);
+            quoit_call_t call = QUOIT_CALL_INIT;
+            call.device = device;
+            call.stream = stream.pointer;
+            call.timeout_ms = 300;
+            Memory buffer(4000);
+            quoit_request_t *request = nullptr;
+            ASSERT_EQ(quoit_allreduce(group, buffer.pointer, buffer.pointer, 1000, QUOIT_I32, QUOIT_SUM, &call, &request), QUOIT_OK);
+            double begun = seconds();
+            float one = 1, two = 0;
+            for (int i = 0; i < 50; i++)
+                ASSERT_EQ(quoit_allreduce(self.comm, &one, &two, 1, QUOIT_F32, QUOIT_SUM, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+            EXPECT_EQ(wait_limited(request, 4), QUOIT_ERR_TIMEOUT) << quoit_request_error(request);
+            EXPECT_LT(seconds() - begun, 3) << "the end of the operation waited for the user's stream";
+            EXPECT_EQ(quoit_allreduce(self.comm, &one, &two, 1, QUOIT_F32, QUOIT_SUM, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+            EXPECT_LT(seconds() - begun, 3.5);
+            __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+            quoit_request_free(request);
+        }
+        quoit_comm_destroy(group);
+    });
+}
+
+TEST_F(Device, FailingCopyIsAnError)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        std::atomic<int> failures = 0, systems = 0;
+        lagging_device_reset();
+        run_ranks({.host_of = host_of}, [&](Rank &self) {
+            Stream stream;
+            quoit_call_t call = QUOIT_CALL_INIT;
+            call.device = device;
+            call.stream = stream.pointer;
+            const size_t count = 200000;
+            Memory buffer(count * 4);
+            std::vector<int32_t> input(count, 1);
+            ASSERT_EQ(lagging_device_upload(buffer.pointer, input.data(), count * 4), QUOIT_OK);
+            self.meet();
+            if (self.rank == 0) lagging_device_fail_next_copy();
+            self.meet();
+            quoit_status_t status = quoit_allreduce(self.comm, buffer.pointer, buffer.pointer, count, QUOIT_I32, QUOIT_SUM, &call, nullptr);
+            failures += status != QUOIT_OK;
+            systems += status == QUOIT_ERR_SYSTEM;
+            EXPECT_NE(std::string(quoit_last_error()).find("allreduce #"), std::string::npos) << quoit_last_error();
+        });
+        lagging_device_reset();
+        EXPECT_EQ(failures, 2);
+        EXPECT_EQ(systems, 2);
+    }
+}
+
+TEST_F(Device, WhatIsNotSupportedSaysSo)
+{
+    run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
+        quoit_call_t call = QUOIT_CALL_INIT;
+        call.device = device;
+        Memory buffer(4000);
+        void *p = buffer.pointer;
+        auto refuse = [&](quoit_status_t status, const char *what) {
+            EXPECT_EQ(status, QUOIT_ERR_UNSUPPORTED) << what;
+            std::string text = quoit_last_error();
+            EXPECT_NE(text.find(std::string("not supported: ") + what), std::string::npos) << text;
+        };
+        refuse(quoit_allgather(self.comm, p, p, 1, QUOIT_F32, &call, nullptr), "allgather on buffers of device lagging");
+        refuse(quoit_reduce_scatter(self.comm, p, p, 1, QUOIT_F32, QUOIT_SUM, &call, nullptr), "reduce_scatter on buffers of device lagging");
+        refuse(quoit_alltoall(self.comm, p, static_cast<char *>(p) + 400, 1, QUOIT_F32, &call, nullptr), "alltoall on buffers of device lagging");
+        refuse(quoit_gather(self.comm, p, p, 1, QUOIT_F32, 0, &call, nullptr), "gather on buffers of device lagging");
+        refuse(quoit_scatter(self.comm, p, p, 1, QUOIT_F32, 0, &call, nullptr), "scatter on buffers of device lagging");
+        refuse(quoit_barrier(self.comm, &call, nullptr), "barrier");
+        refuse(quoit_send(self.comm, p, 1, QUOIT_F32, 0, 0, &call, nullptr), "send on buffers of device lagging");
+        refuse(quoit_recv(self.comm, p, 1, QUOIT_F32, 0, 0, &call, nullptr), "recv on buffers of device lagging");
+        EXPECT_EQ(quoit_barrier(self.comm, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+    });
+}
+
+} // namespace

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine_access.h"
+
+#include "scheduler/comm.h"
+
+void test_engine_set_host(engine_t *engine, unsigned long host) { engine->host_label = host; }
+
+engine_t *test_comm_engine(quoit_comm_t *comm) { return comm->engine; }
+
+static int length_of(const list_t *list)
+{
+    int count = 0;
+    for (const list_t *node = list->next; node != list; node = node->next) count++;
+    return count;
+}
+
+static int entries_of(table_t *table)
+{
+    int count = 0;
+    size_t cursor = 0;
+    table_key_t key;
+    void *value;
+    while (table_next(table, &cursor, &key, &value)) count++;
+    return count;
+}
+
+void test_engine_look(engine_t *engine, test_engine_state_t *state)
+{
+    engine_enter(engine);
+    window_collect(engine, false);
+    *state = (test_engine_state_t){.running = engine->running,
+                                   .transfers = engine->transfers,
+                                   .sections = length_of(&engine->sections),
+                                   .comms = entries_of(engine->comms),
+                                   .peers = entries_of(engine->peers),
+                                   .lease_bytes = engine->lease_bytes,
+                                   .orphan_bytes = engine->orphan_bytes};
+    engine_leave(engine);
+}
+
+quoit_status_t test_engine_arena_probe(engine_t *engine, unsigned long *address)
+{
+    void *memory = NULL;
+    engine_enter(engine);
+    quoit_status_t status = engine->map->ops->share_alloc(engine->map->transport, 1 << 20, &memory);
+    if (status == QUOIT_OK) engine->map->ops->share_free(engine->map->transport, memory);
+    engine_leave(engine);
+    if (status == QUOIT_OK) *address = (unsigned long)memory;
+    return status;
+}

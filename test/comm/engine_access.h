@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** What tests in C++ need of the engine, whose own headers have C11 atomics. */
+#ifndef TEST_COMM_ENGINE_ACCESS_H
+#define TEST_COMM_ENGINE_ACCESS_H
+
+#include "quoit/quoit.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct engine engine_t;
+
+quoit_status_t engine_create(engine_t **engine);
+void engine_release(engine_t *engine);
+quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, int size, const quoit_comm_config_t *config,
+                              quoit_comm_t **comm);
+
+void test_engine_set_host(engine_t *engine, unsigned long host);
+engine_t *test_comm_engine(quoit_comm_t *comm);
+/** Things the engine still keeps; each 0 when nothing is. */
+typedef struct test_engine_state {
+    int running, transfers;        /* operations and messages under way */
+    int sections;                  /* windows of destroyed communicators */
+    int comms, peers;
+    unsigned long lease_bytes, orphan_bytes;
+} test_engine_state_t;
+void test_engine_look(engine_t *engine, test_engine_state_t *state);
+/** Bytes in use of the memory shared inside the host: allocates and frees a block and says where it lay. */
+quoit_status_t test_engine_arena_probe(engine_t *engine, unsigned long *address);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

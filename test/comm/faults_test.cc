@@ -1,0 +1,730 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that die, stop, stay away, or call something else. Ranks are processes: the program runs itself with a role.
+#include "processes.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstring>
+#include <dirent.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace comm_test;
+
+namespace {
+
+using Hosts = std::vector<int>;
+
+// After the death of a peer, or an abort: 1 s is promised; the rest is for a machine that has other things to do.
+double promise_s() { return has_sanitizer() ? 4.0 : 1.5; }
+
+std::string print_hosts(const testing::TestParamInfo<Hosts> &info)
+{
+    std::string text = "ranks_" + name_of(info.param);
+    for (char &each : text)
+        if (each == '+') each = '_';
+    return text + "_" + std::to_string(info.index);
+}
+
+quoit_status_t allreduce(quoit_comm_t *comm, size_t count = 1000, int timeout_ms = 0)
+{
+    std::vector<float> send(count, 1), recv(count);
+    quoit_call_t call = QUOIT_CALL_INIT;
+    call.timeout_ms = timeout_ms;
+    return quoit_allreduce(comm, send.data(), recv.data(), count, QUOIT_F32, QUOIT_SUM, &call, nullptr);
+}
+
+void report(ProcessRank &self, const char *what, quoit_status_t status)
+{
+    self.say("%s %.6f %d %s", what, seconds(), status, status == QUOIT_OK ? "" : quoit_last_error());
+}
+
+struct Outcome {
+    double at = 0;
+    int status = 1;
+    std::string text;
+};
+
+Outcome outcome(Processes &ranks, int rank, const std::string &what, double limit_s = 20)
+{
+    Outcome one;
+    std::string line = ranks.wait_line(rank, what, limit_s);
+    int used = 0;
+    EXPECT_EQ(sscanf(line.c_str(), "%lf %d %n", &one.at, &one.status, &used), 2) << "rank " << rank << " did not say '" << what << "' but:\n" << ranks.output(rank);
+    one.text = line.substr(std::min(line.size(), static_cast<size_t>(used)));
+    return one;
+}
+
+bool names(const std::string &text, int rank, pid_t pid)
+{
+    return text.find("rank " + std::to_string(rank) + " (") != std::string::npos && text.find("pid " + std::to_string(pid)) != std::string::npos;
+}
+
+// ------------------------------------------------------------------ death
+
+// The victim stays away from the library; the others are blocked, or come when it is dead, as the parent says.
+int role_survive(ProcessRank &self)
+{
+    int victim = atoi(self.argument(0)), mode = atoi(self.argument(1));
+    size_t count = static_cast<size_t>(atol(self.argument(2)));
+    if (self.create(60000) != QUOIT_OK) return 1;
+    quoit_status_t status = mode == 2 ? QUOIT_OK : allreduce(self.comm, count);
+    quoit_comm_t *comm = self.comm;
+    if (mode == 3) { /* a subgroup that the dead rank is in, too */
+        std::vector<int> all;
+        for (int rank = self.size - 1; rank >= 0; rank--) all.push_back(rank);
+        status = quoit_comm_create_group(self.comm, all.data(), self.size, "sub", nullptr, &comm);
+    }
+    if (status != QUOIT_OK) return 2;
+    self.say("ready");
+    if (self.rank == victim) {
+        self.listen("never");
+        return 3;
+    }
+    if (mode == 1 || mode == 2) self.listen("go"); /* it dies while nobody is in a call */
+    double begun = seconds();
+    report(self, "ended", allreduce(comm, count));
+    report(self, "again", allreduce(comm, count));
+    char text[1024];
+    self.say("kept %.6f %d %s", begun, quoit_comm_error(comm, text, sizeof text), text);
+    if (comm != self.comm) quoit_comm_destroy(comm);
+    return 0;
+}
+
+struct Death {
+    Hosts host_of;
+    int victim;
+    int mode; // 0 others blocked, 1 between operations, 2 before the first, 3 blocked in a subgroup
+    int count = 1000;
+};
+
+void PrintTo(const Death &death, std::ostream *out)
+{
+    *out << name_of(death.host_of) << " victim " << death.victim << " mode " << death.mode << " count " << death.count;
+}
+
+class Deaths : public testing::TestWithParam<Death> {};
+
+TEST_P(Deaths, EverySurvivorIsTold)
+{
+    const Death &death = GetParam();
+    Processes ranks("survive", death.host_of, {std::to_string(death.victim), std::to_string(death.mode), std::to_string(death.count)});
+    for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+    if (death.mode == 0 || death.mode == 3) usleep(100000); /* now they are blocked, and asleep */
+    pid_t pid = ranks.pid(death.victim);
+    double killed = seconds();
+    ranks.kill(death.victim, SIGKILL);
+    if (death.mode == 1 || death.mode == 2) {
+        usleep(50000);
+        for (int rank = 0; rank < ranks.size(); rank++)
+            if (rank != death.victim) ranks.tell(rank, "go");
+    }
+    for (int rank = 0; rank < ranks.size(); rank++) {
+        if (rank == death.victim) continue;
+        Outcome first = outcome(ranks, rank, "ended"), again = outcome(ranks, rank, "again"), kept = outcome(ranks, rank, "kept");
+        double since = death.mode == 1 || death.mode == 2 ? kept.at : killed;
+        EXPECT_LT(first.at - since, promise_s()) << "rank " << rank << ": " << first.text;
+        EXPECT_LT(again.at - first.at, 0.5);
+        for (const Outcome *one : {&first, &again, &kept}) {
+            EXPECT_EQ(one->status, QUOIT_ERR_PEER) << "rank " << rank << ": " << one->text;
+            EXPECT_TRUE(names(one->text, death.victim, pid)) << "rank " << rank << " is not told that it was rank " << death.victim << ", pid " << pid << ": " << one->text;
+            EXPECT_NE(one->text.find(ranks.host_name()), std::string::npos) << one->text;
+        }
+        EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Deaths,
+                         testing::Values(Death{{0, 0}, 1, 0}, Death{{0, 0}, 0, 0}, Death{{0, 0, 0, 0}, 2, 0}, Death{{0, 0, 0, 0}, 0, 0},
+                                         Death{{0, 0, 0}, 1, 1}, Death{{0, 0, 0}, 1, 2}, Death{{0, 0, 0}, 2, 3}, Death{{0, 1}, 0, 0},
+                                         Death{{0, 1}, 1, 0}, Death{{0, 0, 1, 1}, 0, 0}, Death{{0, 0, 1, 1}, 1, 0}, Death{{0, 0, 1, 1}, 2, 0},
+                                         Death{{0, 0, 1, 1}, 3, 0}, Death{{0, 0, 1, 1}, 3, 1}, Death{{0, 0, 1, 1}, 3, 2}, Death{{0, 0, 1, 1}, 3, 3},
+                                         Death{{0, 1, 2}, 2, 0}, Death{{0, 1, 2}, 1, 1}, Death{{0, 0, 1, 1}, 2, 1, 2000000},
+                                         Death{{0, 0, 0, 0}, 3, 0, 2000000}, Death{{0, 0, 1, 1}, 1, 0, 2000000}));
+
+// The victim dies in the middle of many operations.
+int role_busy(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    self.say("ready");
+    for (;;) {
+        quoit_status_t status = allreduce(self.comm, 1 + static_cast<size_t>(rand()) % 300000);
+        if (status == QUOIT_OK) continue;
+        report(self, "ended", status);
+        return 0;
+    }
+}
+
+TEST(Death, InTheMiddleOfTraffic)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 0, 1, 1}, Hosts{0, 1}})
+        for (int round = 0; round < (long_run() ? 10 : 3); round++) {
+            Processes ranks("busy", host_of);
+            for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+            usleep(static_cast<useconds_t>(20000 + round * 37000));
+            int victim = round % ranks.size();
+            pid_t pid = ranks.pid(victim);
+            double killed = seconds();
+            ranks.kill(victim, SIGKILL);
+            for (int rank = 0; rank < ranks.size(); rank++) {
+                if (rank == victim) continue;
+                Outcome first = outcome(ranks, rank, "ended");
+                EXPECT_LT(first.at - killed, promise_s()) << first.text;
+                EXPECT_EQ(first.status, QUOIT_ERR_PEER) << first.text;
+                EXPECT_TRUE(names(first.text, victim, pid)) << first.text;
+                EXPECT_EQ(ranks.wait_exit(rank, 20), 0);
+            }
+        }
+}
+
+// ------------------------------------------------------------------ staying away, stopping
+
+int role_absent(ProcessRank &self)
+{
+    int absent = atoi(self.argument(0)), timeout_ms = atoi(self.argument(1));
+    bool nap = atoi(self.argument(2)); /* an earlier wait was long: nothing spins or rings any more */
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    self.say("ready");
+    if (self.rank == absent) {
+        self.listen("go");
+        quoit_status_t status = allreduce(self.comm); /* all that it needs may have been published */
+        report(self, "late", status == QUOIT_OK ? allreduce(self.comm) : status);
+        return 0;
+    }
+    if (nap) usleep(300000);
+    double begun = seconds();
+    quoit_status_t status = allreduce(self.comm, 1000, timeout_ms);
+    self.say("ended %.6f %d %s", seconds() - begun, status, quoit_last_error());
+    self.listen("go");
+    return 0;
+}
+
+class Absences : public testing::TestWithParam<Hosts> {};
+
+TEST_P(Absences, TimeoutNamesWhoIsMissing)
+{
+    const Hosts &host_of = GetParam();
+    int size = static_cast<int>(host_of.size());
+    for (int absent : {0, size - 1})
+        for (bool stopped : {false, true}) {
+            const int timeout_ms = 700;
+            Processes ranks("absent", host_of, {std::to_string(absent), std::to_string(timeout_ms), stopped ? "1" : "0"});
+            for (int rank = 0; rank < size; rank++) ranks.wait_line(rank, "ready", 60);
+            pid_t pid = ranks.pid(absent);
+            if (stopped) ranks.kill(absent, SIGSTOP);
+            bool named = false;
+            for (int rank = 0; rank < size; rank++) {
+                if (rank == absent) continue;
+                Outcome one = outcome(ranks, rank, "ended");
+                EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << "rank " << rank << ": " << one.text;
+                /* Ranks begin at almost the same time, so the first that times out tells the others a little early. */
+                EXPECT_GT(one.at, timeout_ms / 1000.0 - 0.25) << one.text;
+                EXPECT_LT(one.at, timeout_ms / 1000.0 + (has_sanitizer() ? 2.0 : 0.2)) << one.text;
+                EXPECT_TRUE(names(one.text, absent, pid)) << "rank " << rank << " is not told that rank " << absent << " is missing: " << one.text;
+                EXPECT_NE(one.text.find("timed out after 700 ms"), std::string::npos) << one.text;
+                named = named || one.text.find("allreduce #2") != std::string::npos;
+            }
+            EXPECT_TRUE(named) << "nobody tells the last operation of the missing rank (allreduce #2, after the first barrier)";
+            if (stopped) ranks.kill(absent, SIGCONT);
+            for (int rank = 0; rank < size; rank++) ranks.tell(rank, "go");
+            Outcome late = outcome(ranks, absent, "late");
+            EXPECT_EQ(late.status, QUOIT_ERR_TIMEOUT) << late.text;
+            for (int rank = 0; rank < size; rank++) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Absences, testing::Values(Hosts{0, 0}, Hosts{0, 0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}), print_hosts);
+
+// ------------------------------------------------------------------ different calls
+
+int role_differ(ProcessRank &self)
+{
+    int odd = atoi(self.argument(0));
+    std::string how = self.argument(1);
+    size_t count = static_cast<size_t>(atol(self.argument(2)));
+    if (self.create(2000) != QUOIT_OK) return 1;
+    std::vector<double> send(count * 4 + 8, 1), recv(count * 4 + 8);
+    bool differs = self.rank == odd;
+    double begun = seconds();
+    quoit_status_t status = allreduce(self.comm); /* the others may fail before this has ended here */
+    if (status != QUOIT_OK)
+        ;
+    else if (how == "dtype")
+        status = quoit_allreduce(self.comm, send.data(), recv.data(), count, differs ? QUOIT_I32 : QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
+    else if (how == "op")
+        status = quoit_allreduce(self.comm, send.data(), recv.data(), count, QUOIT_F32, differs ? QUOIT_MAX : QUOIT_SUM, nullptr, nullptr);
+    else if (how == "count")
+        status = quoit_allreduce(self.comm, send.data(), recv.data(), differs ? count * 2 : count, QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
+    else if (how == "root")
+        status = quoit_reduce(self.comm, send.data(), recv.data(), count, QUOIT_F32, QUOIT_SUM, differs ? 1 : 0, nullptr, nullptr);
+    else if (how == "broadcast-root")
+        status = quoit_broadcast(self.comm, recv.data(), count, QUOIT_F32, differs ? 1 : 0, nullptr, nullptr);
+    else if (how == "broadcast-count")
+        status = quoit_broadcast(self.comm, recv.data(), differs ? count * 2 : count, QUOIT_F32, 0, nullptr, nullptr);
+    else if (differs)
+        status = quoit_barrier(self.comm, nullptr, nullptr);
+    else
+        status = quoit_allreduce(self.comm, send.data(), recv.data(), count, QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
+    if (status == QUOIT_OK) status = allreduce(self.comm); /* at that operation, or the rank's next */
+    self.say("ended %.6f %d %s", seconds() - begun, status, quoit_last_error());
+    return 0;
+}
+
+class Differences : public testing::TestWithParam<std::tuple<Hosts, std::string>> {};
+
+TEST_P(Differences, AreToldToAll)
+{
+    const auto &[host_of, how] = GetParam();
+    int size = static_cast<int>(host_of.size());
+    for (int count : {100, 100000})
+        for (int odd : {0, size - 1}) {
+            Processes ranks("differ", host_of, {std::to_string(odd), how, std::to_string(count)});
+            SCOPED_TRACE(how + " differs on rank " + std::to_string(odd) + ", count " + std::to_string(count));
+            /* Over messages a hash of the call is seen, by whoever receives; ranks that only receive from each other see nothing. */
+            bool edges_only = hosts_of(host_of) == size;
+            bool both = edges_only, silent = edges_only && (how == "root" || how == "broadcast-root");
+            std::string texts;
+            for (int rank = 0; rank < size; rank++) {
+                Outcome one = outcome(ranks, rank, "ended", 30);
+                if (!silent || one.status != QUOIT_ERR_TIMEOUT) {
+                    EXPECT_EQ(one.status, QUOIT_ERR_MISMATCH) << "rank " << rank << ": " << one.text;
+                }
+                EXPECT_LT(one.at, 4) << "rank " << rank << ": " << one.text;
+                both = both || one.text.find("but rank") != std::string::npos;
+                texts += one.text + "\n";
+                EXPECT_EQ(ranks.wait_exit(rank, 20), 0);
+            }
+            EXPECT_TRUE(both) << "no rank names both sides:\n" << texts;
+        }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Differences,
+                         testing::Combine(testing::Values(Hosts{0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}),
+                                          testing::Values("dtype", "op", "count", "root", "collective", "broadcast-root", "broadcast-count")));
+
+// ------------------------------------------------------------------ abort
+
+int role_abort(ProcessRank &self)
+{
+    int who = atoi(self.argument(0));
+    bool group = atoi(self.argument(1));
+    if (self.create(60000) != QUOIT_OK) return 1;
+    quoit_comm_t *comm = self.comm;
+    if (group) { /* never used before it is aborted */
+        std::vector<int> all;
+        for (int rank = 0; rank < self.size; rank++) all.push_back((rank + 1) % self.size);
+        if (quoit_comm_create_group(self.comm, all.data(), self.size, "unused", nullptr, &comm) != QUOIT_OK) return 1;
+    }
+    self.say("ready");
+    std::thread aborter;
+    if (self.rank == who)
+        aborter = std::thread([&] {
+            self.listen("go");
+            self.say("aborting %.6f", seconds());
+            report(self, "aborted", quoit_comm_abort(comm, "the test says so"));
+        });
+    if (self.rank != who || !group) /* the aborting rank waits, too */
+        report(self, "ended", self.rank == who ? quoit_recv(comm, &who, 1, QUOIT_I32, who == 0 ? 1 : 0, 1, nullptr, nullptr) : allreduce(comm));
+    if (aborter.joinable()) aborter.join();
+    if (group) { /* the parent lives */
+        self.say("alive %.6f %d", seconds(), allreduce(self.comm));
+        quoit_comm_destroy(comm);
+    }
+    return 0;
+}
+
+TEST(Abort, WakesEverybody)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 2}})
+        for (bool group : {false, true})
+            for (int who : {0, static_cast<int>(host_of.size()) - 1}) {
+                SCOPED_TRACE(name_of(host_of) + (group ? ", a group not used before" : "") + ", by rank " + std::to_string(who));
+                Processes ranks("abort", host_of, {std::to_string(who), group ? "1" : "0"});
+                for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+                usleep(100000);
+                ranks.tell(who, "go");
+                double begun = atof(ranks.wait_line(who, "aborting", 20).c_str());
+                EXPECT_EQ(outcome(ranks, who, "aborted").status, QUOIT_OK);
+                for (int rank = 0; rank < ranks.size(); rank++) {
+                    if (group && rank == who) continue;
+                    Outcome one = outcome(ranks, rank, "ended");
+                    EXPECT_EQ(one.status, QUOIT_ERR_ABORTED) << "rank " << rank << ": " << one.text;
+                    EXPECT_LT(one.at - begun, promise_s()) << "rank " << rank;
+                    EXPECT_NE(one.text.find("the test says so"), std::string::npos) << one.text;
+                }
+                for (int rank = 0; rank < ranks.size(); rank++) {
+                    if (group) {
+                        EXPECT_EQ(outcome(ranks, rank, "alive").status, QUOIT_OK) << ranks.output(rank);
+                    }
+                    EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+                }
+            }
+}
+
+// The leader of a host, whose connections lead to other hosts, is away from the library when another rank of that host aborts.
+int role_away(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    self.say("ready");
+    if (self.rank == 0) self.listen("go");
+    if (self.rank == 1) {
+        self.listen("go");
+        self.say("aborting %.6f", seconds());
+        if (quoit_comm_abort(self.comm, "the test says so") != QUOIT_OK) return 2;
+        self.listen("end");
+        return 0;
+    }
+    report(self, "ended", allreduce(self.comm));
+    return 0;
+}
+
+TEST(Abort, ReachesOtherHostsPastALeaderThatIsAway)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 1, 1}, Hosts{0, 0, 1, 2, 3}}) {
+        Processes ranks("away", host_of);
+        for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+        usleep(50000);
+        ranks.tell(1, "go");
+        double begun = atof(ranks.wait_line(1, "aborting", 20).c_str());
+        for (int rank = 2; rank < ranks.size(); rank++) {
+            Outcome one = outcome(ranks, rank, "ended");
+            EXPECT_EQ(one.status, QUOIT_ERR_ABORTED) << one.text;
+            EXPECT_LT(one.at - begun, promise_s());
+        }
+        ranks.tell(0, "go");
+        EXPECT_EQ(outcome(ranks, 0, "ended").status, QUOIT_ERR_ABORTED);
+        ranks.tell(1, "end");
+    }
+}
+
+// ------------------------------------------------------------------ creation
+
+int role_create(ProcessRank &self)
+{
+    int wrong_size_rank = atoi(self.argument(0)), wrong_size = atoi(self.argument(1)), absent = atoi(self.argument(2)), timeout_ms = atoi(self.argument(3));
+    if (self.rank == absent) return 0;
+    if (self.rank == wrong_size_rank) self.size = wrong_size;
+    double begun = seconds();
+    quoit_status_t status = self.create(timeout_ms);
+    self.say("created %.6f %d %s", seconds() - begun, status, quoit_last_error());
+    return 0;
+}
+
+TEST(Create, WorldsOfDifferentSize)
+{
+    for (int wrong : {2, 4}) {
+        Processes ranks("create", {0, 0, 0}, {"1", std::to_string(wrong), "-1", "5000"});
+        for (int rank = 0; rank < 3; rank++) {
+            Outcome one = outcome(ranks, rank, "created", 30);
+            EXPECT_EQ(one.status, QUOIT_ERR_MISMATCH) << "size " << wrong << ", rank " << rank << ": " << one.text;
+            EXPECT_NE(one.text.find("of 3"), std::string::npos) << one.text;
+            EXPECT_NE(one.text.find("of " + std::to_string(wrong)), std::string::npos) << one.text;
+            EXPECT_LT(one.at, 4);
+        }
+    }
+}
+
+TEST(Create, MissingRanksAreNamed)
+{
+    Processes ranks("create", {0, 0, 0}, {"-1", "0", "1", "800"});
+    for (int rank : {0, 2}) {
+        Outcome one = outcome(ranks, rank, "created", 30);
+        EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
+        EXPECT_GT(one.at, 0.7);
+        EXPECT_LT(one.at, has_sanitizer() ? 4 : 1.6) << one.text;
+        if (rank == 0) {
+            EXPECT_NE(one.text.find("rank 1"), std::string::npos) << one.text;
+        }
+    }
+}
+
+int role_again(ProcessRank &self)
+{
+    int times = atoi(self.argument(0));
+    auto count_descriptors = [] {
+        int count = 0;
+        DIR *directory = opendir("/proc/self/fd");
+        while (readdir(directory)) count++;
+        closedir(directory);
+        return count;
+    };
+    int before = 0;
+    for (int i = 0; i < times; i++) {
+        if (self.create(30000) != QUOIT_OK) {
+            self.say("failed in round %d: %s", i, quoit_last_error());
+            return 1;
+        }
+        for (size_t count : {size_t(10), size_t(100000)})
+            if (allreduce(self.comm, count) != QUOIT_OK) {
+                self.say("failed in round %d: %s", i, quoit_last_error());
+                return 2;
+            }
+        quoit_comm_destroy(self.comm);
+        self.comm = nullptr;
+        if (i == 0) before = count_descriptors();
+    }
+    self.say("descriptors %d %d", before, count_descriptors());
+    return 0;
+}
+
+TEST(Create, AgainAndAgainInOneStore)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 0, 1}}) {
+        Processes ranks("again", host_of, {long_run() ? "50" : "20"});
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            std::string line = ranks.wait_line(rank, "descriptors", 100);
+            int before = -1, after = -2;
+            sscanf(line.c_str(), "%d %d", &before, &after);
+            EXPECT_EQ(before, after) << "rank " << rank << " of " << name_of(host_of) << ":\n" << ranks.output(rank);
+            EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+        }
+    }
+}
+
+// What an earlier run left in the store, one that was killed too, does not disturb the next.
+TEST(Create, StaleRecords)
+{
+    std::string store = temporary_path("store");
+    for (int round = 0; round < 4; round++) {
+        Processes ranks("again", {0, 0, 0}, {"2"}, store);
+        if (round % 2 == 1) {
+            usleep(static_cast<useconds_t>(5000 * round));
+            for (int rank = 0; rank < 3; rank++) ranks.kill(rank, SIGKILL);
+            continue;
+        }
+        for (int rank = 0; rank < 3; rank++) EXPECT_EQ(ranks.wait_exit(rank, 60), 0) << "round " << round << ":\n" << ranks.output(rank);
+    }
+    unlink(store.c_str());
+}
+
+// ------------------------------------------------------------------ fork and exit
+
+int role_fork(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    float in = 1, out = 0;
+    if (quoit_recv(self.comm, &out, 1, QUOIT_F32, 1 - self.rank, 1, nullptr, &request) != QUOIT_OK) return 2;
+    pid_t child = fork();
+    if (child == 0) {
+        int bad = 0;
+        bad |= allreduce(self.comm) != QUOIT_ERR_FORKED;
+        bad |= (quoit_request_test(request) != QUOIT_ERR_FORKED) << 1;
+        bad |= (quoit_request_wait(request, 10) != QUOIT_ERR_FORKED) << 2;
+        quoit_comm_t *group = nullptr;
+        int ranks[] = {0, 1};
+        bad |= (quoit_comm_create_group(self.comm, ranks, 2, "x", nullptr, &group) != QUOIT_ERR_FORKED) << 3;
+        bad |= (quoit_comm_abort(self.comm, "no") != QUOIT_ERR_FORKED) << 4;
+        char *text = nullptr;
+        bad |= (quoit_comm_describe(self.comm, QUOIT_FORMAT_TEXT, &text) != QUOIT_ERR_FORKED) << 5;
+        bad |= (quoit_send(self.comm, &in, 1, QUOIT_F32, 0, 1, nullptr, nullptr) != QUOIT_ERR_FORKED) << 6;
+        quoit_comm_destroy(self.comm); /* does nothing */
+        quoit_comm_t *own = nullptr; /* one of its own */
+        bad |= (quoit_comm_create(nullptr, 0, 1, nullptr, &own) != QUOIT_OK) << 7;
+        if (own) {
+            float result = 0;
+            bad |= (quoit_allreduce(own, &in, &result, 1, QUOIT_F32, QUOIT_SUM, nullptr, nullptr) != QUOIT_OK || result != 1) << 7;
+        }
+        quoit_comm_destroy(own);
+        _exit(bad);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    self.say("child 0 %d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    report(self, "parent", allreduce(self.comm));
+    if (quoit_send(self.comm, &in, 1, QUOIT_F32, 1 - self.rank, 1, nullptr, nullptr) != QUOIT_OK) return 3;
+    report(self, "request", quoit_request_wait(request, -1));
+    quoit_request_free(request);
+    return out == 1 ? 0 : 4;
+}
+
+TEST(Fork, ChildIsTurnedAwayAndParentGoesOn)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        Processes ranks("fork", host_of);
+        for (int rank = 0; rank < 2; rank++) {
+            EXPECT_EQ(outcome(ranks, rank, "child").status, 0) << "bits say which call went wrong";
+            EXPECT_EQ(outcome(ranks, rank, "parent").status, QUOIT_OK);
+            EXPECT_EQ(outcome(ranks, rank, "request").status, QUOIT_OK);
+            EXPECT_EQ(ranks.wait_exit(rank, 20), 0);
+        }
+    }
+}
+
+// A forked child that lives on keeps sockets and pipes open; the death of its parent is noticed all the same.
+int role_orphan(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    if (self.rank == 1) {
+        pid_t child = fork();
+        if (child == 0) {
+            close(0);
+            close(1);
+            sleep(8);
+            _exit(0);
+        }
+        self.say("child %d", child);
+        self.say("ready");
+        self.listen("never");
+    }
+    self.say("ready");
+    report(self, "ended", allreduce(self.comm));
+    return 0;
+}
+
+TEST(Fork, ChildDoesNotHideItsParentsDeath)
+{
+    Processes ranks("orphan", {0, 0});
+    for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 30);
+    pid_t child = static_cast<pid_t>(atoi(ranks.wait_line(1, "child", 1).c_str())), pid = ranks.pid(1);
+    usleep(50000);
+    double killed = seconds();
+    ranks.kill(1, SIGKILL);
+    Outcome one = outcome(ranks, 0, "ended");
+    EXPECT_EQ(one.status, QUOIT_ERR_PEER) << one.text;
+    EXPECT_LT(one.at - killed, promise_s());
+    EXPECT_TRUE(names(one.text, 1, pid)) << one.text;
+    if (child > 0) ::kill(child, SIGKILL);
+}
+
+int role_exit(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm, 200000) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    static float value;
+    if (quoit_recv(self.comm, &value, 1, QUOIT_F32, 1 - self.rank, 1, nullptr, &request) != QUOIT_OK) return 2;
+    self.say("ready");
+    self.listen("go");
+    exit(0); /* no destroy */
+}
+
+TEST(Exit, WithoutDestroyLeavesNothing)
+{
+    auto shared_files = [] {
+        std::set<std::string> names;
+        DIR *directory = opendir("/dev/shm");
+        if (!directory) return names;
+        while (dirent *entry = readdir(directory))
+            if (strstr(entry->d_name, "quoit")) names.insert(entry->d_name);
+        closedir(directory);
+        return names;
+    };
+    auto before = shared_files();
+    Processes ranks("exit", {0, 0});
+    for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 30);
+    for (int rank = 0; rank < 2; rank++) ranks.tell(rank, "go");
+    for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 10), 0);
+    EXPECT_EQ(shared_files(), before);
+}
+
+// Destroy with work in flight: bounded by QUOIT_LINGER, and the others are told.
+int role_leave(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    float in = 1, out = 0;
+    if (self.rank == 0) {
+        if (quoit_allreduce(self.comm, &in, &out, 1, QUOIT_F32, QUOIT_SUM, nullptr, &request) != QUOIT_OK) return 1;
+        double begun = seconds();
+        quoit_comm_destroy(self.comm);
+        self.comm = nullptr;
+        self.say("left %.6f %d %s", seconds() - begun, quoit_request_test(request), quoit_request_error(request));
+        quoit_request_free(request);
+        return 0;
+    }
+    self.listen("go");
+    report(self, "ended", allreduce(self.comm));
+    return 0;
+}
+
+TEST(Exit, DestroyWithWorkInFlight)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        Processes ranks("leave", host_of, {}, "", {"QUOIT_LINGER=300ms"});
+        Outcome left = outcome(ranks, 0, "left");
+        EXPECT_EQ(left.status, QUOIT_ERR_CLOSED) << left.text;
+        EXPECT_GT(left.at, 0.25);
+        EXPECT_LT(left.at, has_sanitizer() ? 4 : 1.2);
+        EXPECT_NE(left.text.find("QUOIT_LINGER"), std::string::npos) << left.text;
+        ranks.tell(1, "go");
+        Outcome ended = outcome(ranks, 1, "ended");
+        EXPECT_LT(ended.status, 0) << ended.text;
+        EXPECT_NE(ended.text.find("rank 0 ("), std::string::npos) << ended.text;
+    }
+}
+
+// ------------------------------------------------------------------ idle
+
+int role_idle(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    std::vector<float> in(100000), out(100000);
+    for (int i = 0; i < 20; i++) {
+        if (quoit_allreduce(self.comm, in.data(), out.data(), in.size(), QUOIT_F32, QUOIT_SUM, nullptr, &request) != QUOIT_OK) return 2;
+        while (quoit_request_test(request) == QUOIT_IN_PROGRESS) usleep(500);
+        quoit_request_free(request);
+    }
+    usleep(300000);
+    auto switches = [] {
+        long all = 0;
+        int threads = 0;
+        DIR *directory = opendir("/proc/self/task");
+        while (dirent *entry = readdir(directory)) {
+            std::string path = std::string("/proc/self/task/") + entry->d_name + "/status";
+            FILE *file = fopen(path.c_str(), "r");
+            if (!file) continue;
+            char line[256];
+            bool ours = false;
+            while (fgets(line, sizeof line, file)) {
+                long value;
+                if (strcmp(line, "Name:\tquoit\n") == 0) ours = true;
+                if (ours && sscanf(line, "voluntary_ctxt_switches: %ld", &value) == 1) all += value;
+                if (ours && sscanf(line, "nonvoluntary_ctxt_switches: %ld", &value) == 1) all += value;
+            }
+            threads += ours;
+            fclose(file);
+        }
+        closedir(directory);
+        return std::make_pair(threads, all);
+    };
+    auto before = switches();
+    sleep(long_run() ? 10 : 2);
+    auto after = switches();
+    self.say("idle %d %ld", before.first, after.second - before.second);
+    self.listen("go");
+    return 0;
+}
+
+TEST(Idle, NoThreadWakes)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 0, 1, 1}}) {
+        Processes ranks("idle", host_of);
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            int threads = 0;
+            long switches = -1;
+            std::string line = ranks.wait_line(rank, "idle", 60);
+            EXPECT_EQ(sscanf(line.c_str(), "%d %ld", &threads, &switches), 2) << ranks.output(rank);
+            EXPECT_EQ(threads, 1) << "rank " << rank;
+            EXPECT_EQ(switches, 0) << "rank " << rank << ": its progress thread woke while nothing was to be done";
+        }
+        for (int rank = 0; rank < ranks.size(); rank++) ranks.tell(rank, "go");
+    }
+}
+
+const std::map<std::string, int (*)(ProcessRank &)> roles = {
+    {"survive", role_survive}, {"busy", role_busy}, {"absent", role_absent}, {"differ", role_differ}, {"abort", role_abort},
+    {"create", role_create},   {"again", role_again}, {"fork", role_fork},   {"orphan", role_orphan}, {"exit", role_exit},
+    {"away", role_away},       {"leave", role_leave},     {"idle", role_idle}};
+
+} // namespace
+
+int main(int count, char **arguments)
+{
+    if (is_process_rank()) return run_role(roles);
+    testing::InitGoogleTest(&count, arguments);
+    return RUN_ALL_TESTS();
+}

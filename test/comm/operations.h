@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of a collective with values known in advance: buffers between guards, the call, and what must be in them afterwards,
+// computed naively from the inputs of all ranks. Values are small integers, exact in every dtype, so that any order of summation
+// gives the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "quoit/quoit.h"
+}
+
+namespace comm_test {
+
+enum class Collective {
+    Allreduce, Reduce, Broadcast, Allgather, Allgatherv, ReduceScatter, ReduceScatterv, Alltoall, Alltoallv, Gather, Gatherv, Scatter,
+    Scatterv, Barrier, Count
+};
+const char *name_of(Collective collective);
+bool reduces(Collective collective);
+bool is_rooted(Collective collective);
+bool has_parts(Collective collective);
+
+struct Case {
+    Collective collective = Collective::Allreduce;
+    quoit_dtype_t dtype = QUOIT_F32;
+    quoit_op_t op = QUOIT_SUM;
+    size_t count = 0;            // of the uniform forms
+    std::vector<size_t> counts;  // of the v-forms: a rank's; alltoallv: [from * size + to]
+    int root = 0;
+    bool in_place = false;
+    uint64_t values = 1;
+    std::string describe() const;
+};
+
+// Counts for a v-form: uneven, some zero, none above `limit`.
+std::vector<size_t> uneven_counts(std::mt19937_64 &random, Collective collective, int size, size_t limit);
+
+class Operation {
+  public:
+    Operation(const Case &one, quoit_comm_t *comm);
+    // NULL request: blocking.
+    quoit_status_t issue(quoit_request_t **request, int timeout_ms = 0);
+    // "" or what is wrong in the buffers, after a good end.
+    std::string check();
+    const Case &what() const { return case_; }
+    std::vector<unsigned char> result() const; // bytes of the output
+
+  private:
+    struct Block {
+        std::vector<unsigned char> memory;
+        size_t bytes = 0;
+        unsigned char *data();
+        const unsigned char *data() const { return const_cast<Block *>(this)->data(); }
+        bool guards_hold() const;
+        void make(size_t size);
+    };
+    using Bytes = std::vector<unsigned char>;
+    Bytes input(int from, int part, size_t count) const;
+    Bytes reduced(int part, size_t count) const;
+    size_t count_of(int rank) const;
+    void lay_out();
+    std::string compare(const Block &block, size_t at, const Bytes &expected, const char *what, int part) const;
+    std::string check_blocks();
+    std::string check_inputs();
+
+    Case case_;
+    quoit_comm_t *comm_;
+    int rank_, size_;
+    size_t width_;
+    double factor_[2] = {1, 0};
+    bool in_place_;
+    std::vector<Block> send_, recv_; // one, or one a part
+    std::vector<quoit_part_t> send_parts_, recv_parts_;
+    std::vector<Bytes> send_before_;
+};
+
+// Issue, wait and check; "" when all is well.
+std::string perform(const Case &one, quoit_comm_t *comm, bool blocking);
+
+} // namespace comm_test
