@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 enum {
+    LOOK_POLLS = 4,            /* polls before the first look at who shares this processor */
     SPIN_POLLS = 128,          /* polls with a pause before the first yield, when there are processors for everyone */
     QUIET_NETWORK_POLLS = 16,  /* without messages under way the transports are looked at every so often only */
     CHECK_INTERVAL_NS = 1000000,
@@ -285,13 +286,29 @@ static void sleep_until(engine_t *engine, uint64_t deadline)
     }
 }
 
+/* Does somebody we wait for need the processor that we poll on? */
+static bool is_in_the_way(engine_t *engine)
+{
+    unsigned cpu = 0;
+    if (getcpu(&cpu, NULL) != 0) return false;
+    window_tell_cpu(engine, cpu);
+    for (list_t *node = engine->active.next; node != &engine->active; node = node->next) {
+        quoit_comm_t *comm = container_of(node, quoit_comm_t, link);
+        if (comm->window && window_shares_cpu(comm->window, cpu)) return true;
+    }
+    return false;
+}
+
 /* What to do when nothing moved: pause, yield, sleep. */
 static void relax(engine_t *engine, unsigned *idle, uint64_t *idle_since, uint64_t deadline)
 {
     unsigned count = ++*idle;
     if (engine->spin && count < SPIN_POLLS && !engine->owner_is_progress) {
-        cpu_relax();
-        return;
+        if (count == LOOK_POLLS) engine->in_the_way = is_in_the_way(engine);
+        if (count < LOOK_POLLS || !engine->in_the_way) {
+            cpu_relax();
+            return;
+        }
     }
     uint64_t now = clock_now();
     if (!*idle_since) *idle_since = now;

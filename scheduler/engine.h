@@ -81,6 +81,7 @@ struct engine {
     int running;                 /* operations not done */
     int transfers;               /* messages under way, and sends and recvs not done: the network must be polled */
     bool completed;              /* an operation ended since the last wake-up of waiters */
+    bool in_the_way;             /* a host mate we wait for was last seen on our processor */
     bool owner_is_progress;      /* the owner gives way to threads that wait */
     uint64_t next_check;
     bool spin;                   /* enough processors for the ranks of this host */

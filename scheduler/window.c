@@ -22,7 +22,8 @@ typedef struct directory_entry {
 
 typedef struct directory {
     _Atomic uint64_t magic;
-    uint64_t unused[7];
+    _Atomic uint64_t cpu; /* the processor its thread that waits was last seen on: see window_shares_cpu */
+    uint64_t unused[6];
     directory_entry_t entry[DIRECTORY_ENTRIES];
 } directory_t;
 
@@ -195,6 +196,22 @@ uint8_t *window_large(window_t *window, int index)
         member->lease = number;
     }
     return member->large;
+}
+
+void window_tell_cpu(engine_t *engine, unsigned cpu)
+{
+    directory_t *directory;
+    if (engine->map && own_directory(engine, &directory) == QUOIT_OK) atomic_store_explicit(&directory->cpu, cpu, memory_order_relaxed);
+}
+
+bool window_shares_cpu(window_t *window, unsigned cpu)
+{
+    for (int i = 0; i < window->members; i++) {
+        directory_t *directory;
+        if (i == window->me || peer_directory(&window->member[i], &directory) != QUOIT_OK) continue;
+        if (atomic_load_explicit(&directory->cpu, memory_order_relaxed) == cpu) return true;
+    }
+    return false;
 }
 
 bool window_consumed(window_t *window, uint64_t ticket)

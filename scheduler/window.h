@@ -82,6 +82,12 @@ void window_try_return(window_t *window);
 
 /** True when all other members have consumed up to `ticket`. */
 bool window_consumed(window_t *window, uint64_t ticket);
+/**
+ * Tell the host mates which processor this thread waits on, and ask whether one of them was last seen on it: then polling only keeps
+ * it from running, and yielding at once lets it publish.
+ */
+void window_tell_cpu(engine_t *engine, unsigned cpu);
+bool window_shares_cpu(window_t *window, unsigned cpu);
 /** Store with release and wake members that sleep. */
 void window_signal(window_t *window, _Atomic uint64_t *word, uint64_t ticket);
 
