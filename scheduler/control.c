@@ -20,13 +20,13 @@ typedef struct orphan {
     unsigned char data[];
 } orphan_t;
 
-/* Is the rank of this host that is connected to other hosts away from the library, or at an earlier operation? */
-static bool leader_is_away(quoit_comm_t *comm)
+/* May the rank of this host that is connected to other hosts be away from the library? Not when it is in the operation that runs here. */
+static bool leader_may_be_away(quoit_comm_t *comm)
 {
     const topology_t *topology = comm->topology;
-    if (topology_rank(topology, topology->host[comm->rank], 0) == comm->rank) return true; /* not connected yet, then */
+    if (topology_rank(topology, topology->host[comm->rank], 0) == comm->rank || !comm->execution.operation) return true;
     const window_section_t *section = comm->window->member[0].section;
-    return !section || (uint32_t)(atomic_load(&section->line.current) >> 32) < comm->sequence || comm->sequence == 0;
+    return !section || (uint32_t)(atomic_load(&section->line.current) >> 32) < comm->sequence;
 }
 
 /*
@@ -63,7 +63,7 @@ void control_send_abort(quoit_comm_t *comm)
         if (status == QUOIT_ERR_AGAIN) (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
         reached = reached || !peer->map;
     }
-    if (!reached && !comm->relays && leader_is_away(comm)) reach_other_hosts(comm, notice, length);
+    if (!reached && !comm->relays && leader_may_be_away(comm)) reach_other_hosts(comm, notice, length);
 }
 
 static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_process_id_t from, const void *data, size_t length)

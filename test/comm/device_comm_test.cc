@@ -222,8 +222,8 @@ TEST_F(Device, StreamThatStandsStill)
         quoit_comm_t *group = nullptr;
         ASSERT_EQ(quoit_comm_create_group(self.comm, all, 2, "device", nullptr, &group), QUOIT_OK);
         {
-            Stream stream;
             Pinned gate(sizeof(uint64_t));
+            Stream stream;
             auto *word = static_cast<uint64_t *>(gate.pointer);
             *word = 0;
             ASSERT_EQ(lagging_device.stream_wait_host(stream.pointer, word, 1), QUOIT_OK);

@@ -84,7 +84,7 @@ void bind_backend(py::module_ &module, const py::object &backend)
         .def("describe", [](ProcessGroupQuoit &self, bool json) { return translated([&] { return self.describe(json); }); },
              py::arg("json") = false)
         .def("last_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.lastError(); }); })
-        .def("get_error", [](ProcessGroupQuoit &self) { return static_cast<int>(self.getError()); })
+        .def("get_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.getError(); }); })
         .def("_set_default_timeout",
              [](ProcessGroupQuoit &self, Milliseconds timeout) { return translated([&] { return self.setTimeout(timeout); }); })
         .def("perform_nocolor_split", [](ProcessGroupQuoit &, const py::object &) {}, "Nothing to do: non-members take no part.");
