@@ -29,7 +29,6 @@ Launch::Launch(ProcessGroupQuoit &group, const Operation &operation, std::chrono
         comm_->reap();
     call_.timeout_ms = to_timeout_ms(timeout);
     call_.flags = async_ || batch_ ? 0 : QUOIT_CALL_ATTENDED;
-    call_.flags = async_ || batch_ ? 0 : QUOIT_CALL_ATTENDED;
     flight.comm = comm_;
     flight.operation = operation.name;
     sequence_ = c10d::isP2POp(operation.type) ? group.sequence_.load() : ++group.sequence_;
