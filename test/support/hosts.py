@@ -149,14 +149,14 @@ class Hosts:
         self.close()
 
     def _catch_signals(self):
-        """SIGTERM and SIGHUP become SystemExit, so that `finally` and `with` do their work."""
+        """SIGTERM, SIGHUP and SIGINT become SystemExit, so that `finally` and `with` do their work, also where SIGINT came ignored."""
         if threading.current_thread() is not threading.main_thread():
             return
 
         def leave(number, frame):
             raise SystemExit(128 + number)
 
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             self._signals[number] = signal.signal(number, leave)
 
     def namespace(self, host):
