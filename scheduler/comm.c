@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIMEOUT_GRACE_MS = 100 };
+enum { TIMEOUT_GRACE_MS = 80 };
 
 const char *comm_rank_name(const quoit_comm_t *comm, int rank)
 {
@@ -226,9 +226,8 @@ uint64_t comm_deadline(const quoit_comm_t *comm)
 static bool is_overdue(quoit_comm_t *comm, const operation_t *operation, uint64_t now)
 {
     if (operation->deadline > now) return false;
-    if (operation->kind != OPERATION_COLLECTIVE || execute_misses_somebody(comm)) return true;
-    uint64_t grace_ms = (uint64_t)operation->timeout_ms / 10;
-    return now - operation->deadline >= (grace_ms > TIMEOUT_GRACE_MS ? TIMEOUT_GRACE_MS : grace_ms) * 1000000;
+    uint64_t doubt = operation->kind == OPERATION_COLLECTIVE ? execute_doubt(comm) : DOUBT_NONE;
+    return now - operation->deadline >= doubt * TIMEOUT_GRACE_MS * 1000000;
 }
 
 static void time_out(quoit_comm_t *comm, const operation_t *operation)

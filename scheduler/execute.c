@@ -68,9 +68,14 @@ bool execute_disagrees(quoit_comm_t *comm, int member)
 {
     window_t *window = comm->window;
     window_section_t *theirs = window->member[member].section;
-    uint64_t current = atomic_load_explicit(&theirs->line.current, memory_order_acquire);
-    if ((uint32_t)(current >> 32) != comm->sequence || (uint32_t)current == comm->hash) return false;
-    operation_description_t other = theirs->description[comm->sequence % 2];
+    uint64_t same = (uint64_t)comm->sequence << 32 | comm->hash, current = atomic_load_explicit(&theirs->line.current, memory_order_acquire);
+    if (current == same || (uint32_t)(current >> 32) < comm->sequence) return false;
+    _Atomic uint64_t *recent = &theirs->recent[comm->sequence % WINDOW_HISTORY]; /* it may be ahead */
+    current = atomic_load_explicit(recent, memory_order_acquire);
+    if ((uint32_t)(current >> 32) != comm->sequence || current == same) return false;
+    operation_description_t other = theirs->description[comm->sequence % WINDOW_HISTORY];
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load_explicit(recent, memory_order_relaxed) != current) return false; /* overwritten: the next operation differs, too */
     char mine_text[128], other_text[128];
     operation_text(&comm->execution.operation->description, mine_text, sizeof mine_text);
     operation_text(&other, other_text, sizeof other_text);

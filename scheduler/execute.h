@@ -62,8 +62,9 @@ void execute_end(quoit_comm_t *comm);
 void execute_destroy(execution_t *execution);
 /** Who is being waited for: "rank 3 (node7, pid 12), which last called allreduce #56" ...; "" when nobody. */
 void execute_missing(quoit_comm_t *comm, char *text, size_t capacity);
-/** Does it wait for a rank that has certainly not come? False: for one that is in the operation too, or may be. */
-bool execute_misses_somebody(quoit_comm_t *comm);
+/** How sure is it who is missing? Somebody has not come for certain; only messages lack; those awaited are in the operation, too. */
+typedef enum execute_doubt { DOUBT_NONE, DOUBT_MESSAGES, DOUBT_MATES } execute_doubt_t;
+execute_doubt_t execute_doubt(quoit_comm_t *comm);
 
 /** Name of a member that this operation waits for and that has left; NULL: none. */
 const char *execute_left(quoit_comm_t *comm);

@@ -47,7 +47,7 @@ static void append_member(const quoit_comm_t *comm, int member, char *text, size
     char more[200] = " (has not created this communicator)", what[160];
     if (other->section) {
         uint32_t sequence = (uint32_t)(atomic_load(&other->section->line.current) >> 32);
-        operation_description_t description = other->section->description[sequence % 2];
+        operation_description_t description = other->section->description[sequence % WINDOW_HISTORY];
         operation_text(&description, what, sizeof what);
         if (sequence == 0)
             snprintf(more, sizeof more, " (has not called anything yet)");
@@ -59,17 +59,17 @@ static void append_member(const quoit_comm_t *comm, int member, char *text, size
     append(text, capacity, other->peer->name, more);
 }
 
-bool execute_misses_somebody(quoit_comm_t *comm)
+execute_doubt_t execute_doubt(quoit_comm_t *comm)
 {
     const chunk_run_t *run = oldest_run(&comm->execution);
     const plan_step_t *step = run ? waits_at(&comm->execution, run) : NULL;
-    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return false;
+    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return DOUBT_MESSAGES;
     for (int i = 0; i < comm->window->members; i++) {
         if (!holds_up(comm, run, step, i)) continue;
         const window_section_t *section = comm->window->member[i].section;
-        if (!section || (uint32_t)(atomic_load(&section->line.current) >> 32) < comm->sequence) return true;
+        if (!section || (uint32_t)(atomic_load(&section->line.current) >> 32) < comm->sequence) return DOUBT_NONE;
     }
-    return false;
+    return DOUBT_MATES;
 }
 
 void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)

@@ -132,8 +132,13 @@ quoit_status_t window_find(window_t *window, int index)
 void window_begin(window_t *window, const operation_description_t *description, uint32_t hash)
 {
     window_section_t *section = window->section;
-    section->description[description->sequence % 2] = *description;
-    atomic_store_explicit(&section->line.current, (uint64_t)description->sequence << 32 | hash, memory_order_release);
+    uint32_t at = description->sequence % WINDOW_HISTORY;
+    uint64_t current = (uint64_t)description->sequence << 32 | hash;
+    atomic_store_explicit(&section->recent[at], 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* whoever sees the new description sees that `recent` is not the old one's any more */
+    section->description[at] = *description;
+    atomic_store_explicit(&section->recent[at], current, memory_order_release);
+    atomic_store_explicit(&section->line.current, current, memory_order_release);
 }
 
 static void drop_lease(window_t *window)

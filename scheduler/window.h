@@ -27,11 +27,13 @@ typedef struct window_line {
     _Atomic uint64_t left;
 } window_line_t;
 
-enum { WINDOW_SMALL_DEPTH = 2 };
+enum { WINDOW_SMALL_DEPTH = 2, WINDOW_HISTORY = 16 };
 
 typedef struct window_section {
     window_line_t line;
-    _Alignas(64) operation_description_t description[2]; /* of operation `sequence`, at sequence mod 2 */
+    /* The newest operations, at their sequence mod WINDOW_HISTORY: a member may be ahead of others, but not by that much. */
+    _Alignas(64) _Atomic uint64_t recent[WINDOW_HISTORY]; /* as `current` */
+    _Alignas(64) operation_description_t description[WINDOW_HISTORY];
     _Alignas(64) uint8_t lease_handle[QUOIT_HANDLE_CAPACITY];
     _Alignas(4096) uint8_t small[WINDOW_SMALL_DEPTH][PLAN_SMALL_SLOT];
 } window_section_t;

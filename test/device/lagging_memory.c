@@ -53,8 +53,10 @@ static quoit_status_t add_block(list_t *list, const void *pointer, size_t bytes)
 /** Bytes of the block that begins there; a wrong pointer ends the test. */
 static size_t drop_block(list_t *list, const void *pointer)
 {
-    block_t *block = find_block(list, pointer, 0);
-    if (!block || block->begin != (uintptr_t)pointer) {
+    block_t *block = NULL;
+    for (list_t *node = list->next; node != list && !block; node = node->next)
+        if (container_of(node, block_t, link)->begin == (uintptr_t)pointer) block = container_of(node, block_t, link);
+    if (!block) {
         fprintf(stderr, "lagging: %p freed, which was not allocated or is freed already\n", pointer);
         abort();
     }
