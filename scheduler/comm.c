@@ -85,6 +85,7 @@ void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char 
     va_end(arguments);
     snprintf(comm->error, sizeof comm->error, "[%.63s, rank %d] %.900s", comm->name, comm->rank, text);
     atomic_store_explicit(&comm->status, status, memory_order_release);
+    comm->engine->failed = true;
     log_info("comm", "%s", comm->error);
     if (tell) control_send_abort(comm);
     end_all(comm, status);

@@ -177,10 +177,17 @@ quoit_status_t engine_default(engine_t **engine)
     return status;
 }
 
-/* Let out what peers still need; bounded. The caller owns the engine. */
+enum { LINGER_AFTER_FAILURE_US = 500000 };
+
+/*
+ * Let out what peers still need; bounded. The caller owns the engine. After a failure only word of it is under way, and part of it
+ * goes to processes that are gone: no reason to wait long.
+ */
 static void drain(engine_t *engine)
 {
-    uint64_t deadline = clock_now() + (uint64_t)setting_int(SETTING_LINGER) * 1000;
+    int64_t linger_us = setting_int(SETTING_LINGER);
+    if (engine->failed && linger_us > LINGER_AFTER_FAILURE_US) linger_us = LINGER_AFTER_FAILURE_US;
+    uint64_t deadline = clock_now() + (uint64_t)linger_us * 1000;
     while (clock_now() < deadline) {
         bool idle = true, moved = engine_poll(engine);
         for (int i = 0; i < engine->transports; i++)
@@ -191,8 +198,8 @@ static void drain(engine_t *engine)
             epoll_wait(engine->epoll, events, 8, 1);
         }
     }
-    log_warn("engine", "gave up after %lld ms sending what peers may still need (QUOIT_LINGER)",
-             (long long)setting_int(SETTING_LINGER) / 1000);
+    log_write(engine->failed ? LOG_INFO : LOG_WARN, "engine", "gave up after %lld ms sending what peers may still need (QUOIT_LINGER)",
+              (long long)linger_us / 1000);
 }
 
 static void engine_destroy(engine_t *engine)
