@@ -53,10 +53,22 @@ def tail(text, lines=60):
     return "\n".join("    " + line for line in kept)
 
 
+RUNNING = set()  # leaders of the sessions that commands were given
+
+
+def end_all():
+    for pid in list(RUNNING):
+        try:
+            os.killpg(pid, signal.SIGTERM)  # ninja ends its compilers, pytest its ranks
+        except ProcessLookupError:
+            pass
+
+
 def execute(words, limit, env=None, log=None):
     """(status, output). The command has a session of its own, which is killed when the limit is over. Status None: it was."""
     process = subprocess.Popen(words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                start_new_session=True)
+    RUNNING.add(process.pid)
     try:
         output, _ = process.communicate(timeout=limit)
         status = process.returncode
@@ -68,13 +80,8 @@ def execute(words, limit, env=None, log=None):
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
         status = None
-    except BaseException:
-        os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers, which have groups of their own
-        try:
-            process.communicate(timeout=5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-        raise
+    finally:
+        RUNNING.discard(process.pid)
     text = output.decode(errors="replace")
     if log:
         with open(log, "w") as file:
@@ -313,9 +320,12 @@ def run_suites(chosen, limit):
              for native in (True, False)]
     for thread in lanes:
         thread.start()
-    for thread in lanes:
-        while thread.is_alive():
-            thread.join(0.2)  # signals are heard between
+    try:
+        for thread in lanes:
+            while thread.is_alive():
+                thread.join(0.2)  # signals are heard between
+    finally:
+        end_all()
     return results
 
 
