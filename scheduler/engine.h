@@ -89,6 +89,7 @@ struct engine {
     int host_ranks;              /* of the largest job */
     uint64_t polls, network_polls;
     uint64_t spin_time;          /* ns */
+    size_t stream_bytes;         /* results of at least this size are stored past the cache */
 };
 
 /** The process's engine, made when first used; counted. */

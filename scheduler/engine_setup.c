@@ -108,6 +108,7 @@ quoit_status_t engine_create(engine_t **result)
     engine->users = 1;
     engine->fork_generation = engine_fork_generation();
     engine->spin_time = (uint64_t)setting_int(SETTING_SPIN_TIME) * 1000;
+    engine->stream_bytes = cpu_cache_size() / 2;
     list_init(&engine->active);
     list_init(&engine->orphans);
     list_init(&engine->sections);

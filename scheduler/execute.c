@@ -139,7 +139,7 @@ static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step
     if (step->flags & STEP_SCALE)
         reduce_scale(execution->operation->description.dtype, to, from, count, execution->operation->factor);
     else if (to != from)
-        reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM);
+        reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
     return QUOIT_OK;
 }
 
@@ -180,7 +180,7 @@ static quoit_status_t reduce(quoit_comm_t *comm, chunk_run_t *run, const plan_st
                           .count = count,
                           .destination = to,
                           .copy = second,
-                          .stream = step->flags & STEP_STREAM};
+                          .stream = step->flags & STEP_STREAM && execution->streams};
     if (step->flags & STEP_FINISH && operation->description.op == QUOIT_AVG) call.finish.divisor = comm->size;
     reduce_run(&call);
     return QUOIT_OK;
@@ -405,6 +405,7 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
     plan_bind(&execution->binding, &comm->job->tuning);
     execution->slot_stride = (plan_slot_bytes(&execution->binding) + 4095) / 4096 * 4096;
     execution->next = execution->oldest = 0;
+    execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes;
     status = make_room(comm);
     if (status != QUOIT_OK) return status;
     if (comm->window) {

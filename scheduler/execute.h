@@ -35,6 +35,7 @@ typedef struct execution {
     chunk_run_t run[EXECUTE_MAX_DEPTH];
     bool layout_kept;       /* the large slots are used as by the operation before */
     size_t slot_stride;     /* bytes from one slot to the next */
+    bool streams;           /* the result does not fit the cache: STEP_STREAM pays */
     /* grow only, so that a communicator in its stride allocates nothing */
     execute_transfer_t *transfer; /* [depth * plan->transfers] */
     size_t transfer_capacity;

@@ -35,7 +35,7 @@ typedef struct window_section {
     _Alignas(64) _Atomic uint64_t recent[WINDOW_HISTORY]; /* as `current` */
     _Alignas(64) operation_description_t description[WINDOW_HISTORY];
     _Alignas(64) uint8_t lease_handle[QUOIT_HANDLE_CAPACITY];
-    _Alignas(4096) uint8_t small[WINDOW_SMALL_DEPTH][PLAN_SMALL_SLOT];
+    _Alignas(64) uint8_t small[WINDOW_SMALL_DEPTH][PLAN_SMALL_SLOT];
 } window_section_t;
 
 /** One member as seen from here. */
