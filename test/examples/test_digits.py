@@ -32,14 +32,16 @@ def read(path):
         return json.load(file)
 
 
-def environment():
-    return dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
+def environment(backend):
+    """The runs that are compared with do without the quoit that PyTorch loads by itself."""
+    own = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} if backend == "gloo" else {}
+    return dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", **own)
 
 
 def torchrun(folder, backend, *extra, ranks=2):
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", EXAMPLE, "--backend", backend,
              "--json", str(folder / f"{backend}.json"), "--describe", str(folder / "describe.json"), *extra]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, env=environment(), stdin=subprocess.DEVNULL)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, env=environment(backend), stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     assert SAME_BITS in done.stdout, done.stdout
     return read(folder / f"{backend}.json"), done.stdout

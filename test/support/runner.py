@@ -139,7 +139,7 @@ def run_ctest(folder, clock, outcome, environment, wrapper=(), without=()):
         return
     programs = {test["name"]: test.get("command", ["?"])[0] for test in json.loads(listing.stdout)["tests"]}
     junit = os.path.join(results, "ctest.junit")
-    words = [*wrapper, "ctest", "--test-dir", folder, "--output-on-failure", "--timeout", "400", "--output-junit", junit]
+    words = [*wrapper, "ctest", "--test-dir", folder, "--output-on-failure", "--timeout", "400", "--repeat", "until-pass:2", "--output-junit", junit]
     if without:
         words += ["-E", "^(" + "|".join(without) + ")$"]
     status, text = execute(words, clock.left(2400), env, os.path.join(results, "ctest.log"))
@@ -221,6 +221,22 @@ def package(clock):
     return outcome
 
 
+SECOND_TRIES = 4  # that many failures of a suite are tried once more: a deadline missed on a busy machine is told, but is no failure
+
+
+def try_again(folder, words, outcome, clock, limit, env):
+    """The tests that failed, once more, alone. What passes now counts as passed and is named."""
+    again = [word for word in words if not word.startswith("--junitxml")]
+    for name, text in list(outcome.failures):
+        module, _, test = name.rpartition(f"{os.path.basename(folder)}.")[2].partition(".")
+        status, output = execute([*again, f"{folder}/{module}.py::{test}"], clock.left(limit), env)
+        if status != 0:
+            continue
+        outcome.failures.remove((name, text))
+        outcome.passed += 1
+        print(f"passed on the second try only: {name}\n{text}", flush=True)
+
+
 def pytest(folder, limit):
     def suite(clock):
         outcome = Outcome()
@@ -235,7 +251,9 @@ def pytest(folder, limit):
         status, text = execute(words, clock.left(limit), env, junit + ".log")
         if os.path.exists(junit):
             read_junit(junit, outcome)
-        if status not in (0, 1) or (status == 1 and not outcome.failures):
+        if status == 1 and 0 < len(outcome.failures) <= SECOND_TRIES:
+            try_again(folder, words[:-1], outcome, clock, limit, env)
+        if status not in (0, 1) or (status == 1 and not outcome.failures and not outcome.passed):
             outcome.failures.append((f"pytest {folder}", f"{how(status)}\n{tail(text)}"))
         return outcome
 
@@ -303,8 +321,8 @@ def run_suite(key, clock, results):
     results[key] = outcome
 
 
-def run_suites(chosen, limit):
-    """The first suite builds what others use. Then two at a time: one lane waits while the other compiles."""
+def run_suites(chosen, limit, together):
+    """The first suite builds what others use. Then one after the other, or two at a time: one lane waits while the other compiles."""
     clock, results = Clock(limit), {}
 
     def lane(keys):
@@ -315,8 +333,8 @@ def run_suites(chosen, limit):
                 results[key] = Outcome(failures=[(key, tail(traceback.format_exc()))])
                 print(f"FAILED {key}::{key}\n{results[key].failures[0][1]}", flush=True)
 
-    lane([key for key in chosen if key == "build"])
-    lanes = [threading.Thread(target=lane, args=([key for key in chosen if (key in NATIVE) == native and key != "build"],), daemon=True)
+    lane([key for key in chosen if key == "build" or not together])
+    lanes = [threading.Thread(target=lane, args=([key for key in chosen if (key in NATIVE) == native and key not in results],), daemon=True)
              for native in (True, False)]
     for thread in lanes:
         thread.start()
@@ -334,6 +352,7 @@ def main():
     parser.add_argument("--only", help="suites, separated by commas")
     parser.add_argument("--list", action="store_true", help="name the suites")
     parser.add_argument("--limit", type=float, default=4800, help="seconds for everything (default 4800)")
+    parser.add_argument("--together", action="store_true", help="two suites at a time: sooner done, but deadlines are tested on a busy machine")
     options = parser.parse_args()
     if options.list:
         for key, (title, _) in SUITES.items():
@@ -345,7 +364,7 @@ def main():
     unknown = [key for key in chosen if key not in SUITES]
     if unknown:
         parser.error(f"--only {','.join(unknown)}: no such suite; there are {', '.join(SUITES)}")
-    results = run_suites([key for key in SUITES if key in chosen], options.limit)
+    results = run_suites([key for key in SUITES if key in chosen], options.limit, options.together)
     strict = os.geteuid() == 0 and shutil.which("apt-get") is not None and not options.only
     print("== summary")
     bad_skips = judge_skips(results, strict)

@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from launcher import message_of, run, start
+from launcher import directory, message_of, run, start
 
 
 def worker_works(rank, size):
@@ -186,14 +186,21 @@ def test_interrupted():
 
 
 def worker_interrupted_while_creating(rank, size):
-    dist.init_process_group("quoit", timeout=datetime.timedelta(seconds=60))
+    method = f"file://{directory()}/store"  # a TCP store would itself wait for all ranks, deaf to signals
+    (directory() / "begun").touch()
+    dist.init_process_group("quoit", init_method=method, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60))
 
 
-def test_interrupted_while_creating():
+def test_interrupted_while_creating(tmp_path):
     def interrupt(processes):
-        time.sleep(8)
+        end = time.monotonic() + 25
+        while not (tmp_path / "begun").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1)  # it is inside by now, or the interrupt ends it a little earlier
         processes[0].send_signal(signal.SIGINT)
 
-    (rank,) = start(2, worker_interrupted_while_creating, backend=None, ranks=[0], meanwhile=interrupt, limit=30)
+    (rank,) = start(
+        2, worker_interrupted_while_creating, backend=None, ranks=[0], meanwhile=interrupt, limit=40, directory=tmp_path
+    )
     assert rank.status not in (None, 0), rank
     assert "KeyboardInterrupt" in rank.output, rank
