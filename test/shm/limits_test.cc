@@ -31,7 +31,9 @@ Opened open_restricted(const std::function<bool()> &restrict)
         results[1] = transport_shm.open(&env, &transport);
         if (results[1]) snprintf(texts + 512, 512, "%s", error_text());
         transport_shm.close(transport);
-        up.put(std::string(reinterpret_cast<char *>(results), sizeof results) + std::string(texts, sizeof texts));
+        std::string answer(reinterpret_cast<char *>(results), sizeof results);
+        answer.append(texts, sizeof texts);
+        up.put(answer);
         return 0;
     });
     std::string bytes = up.get(2 * sizeof(quoit_status_t) + 1024);
