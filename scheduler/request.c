@@ -24,15 +24,22 @@ static quoit_status_t check_fork(operation_t *operation)
     return error_set(QUOIT_ERR_FORKED, "the request belongs to the parent process");
 }
 
-quoit_status_t quoit_request_test(quoit_request_t *request)
+/* IN_PROGRESS when there is something to drive; else what the call answers. */
+static quoit_status_t look(quoit_request_t *request)
 {
     quoit_status_t status = check(request);
     if (status != QUOIT_OK) return status;
-    operation_t *operation = operation_of(request);
-    status = outcome(operation);
+    status = outcome(operation_of(request));
     if (status != QUOIT_IN_PROGRESS) return status;
-    status = check_fork(operation);
-    if (status != QUOIT_OK) return status;
+    status = check_fork(operation_of(request));
+    return status == QUOIT_OK ? QUOIT_IN_PROGRESS : status;
+}
+
+quoit_status_t quoit_request_test(quoit_request_t *request)
+{
+    quoit_status_t status = look(request);
+    if (status != QUOIT_IN_PROGRESS) return status;
+    operation_t *operation = operation_of(request);
     engine_t *engine = operation->engine;
     if (engine_try_enter(engine)) {
         engine_poll(engine);
@@ -43,13 +50,9 @@ quoit_status_t quoit_request_test(quoit_request_t *request)
 
 quoit_status_t quoit_request_wait(quoit_request_t *request, int slice_ms)
 {
-    quoit_status_t status = check(request);
-    if (status != QUOIT_OK) return status;
-    operation_t *operation = operation_of(request);
-    status = outcome(operation);
+    quoit_status_t status = look(request);
     if (status != QUOIT_IN_PROGRESS) return status;
-    status = check_fork(operation);
-    if (status != QUOIT_OK) return status;
+    operation_t *operation = operation_of(request);
     engine_wait(operation->engine, operation, clock_deadline(slice_ms));
     return outcome(operation);
 }
