@@ -4,15 +4,22 @@
 A test calls ``run(size, worker)`` with a function of its own module. Each rank imports that module, makes the default group
 (unless told otherwise), calls ``worker(rank, size)``, and gives its result back as JSON. A rank that raises, dies or hangs fails
 the test with the tail of every rank's output.
+
+Importing torch takes a second and a half of a core. So ranks are forked from a nursery, a process that has imported it, opened
+nothing and started no thread; each ends as an interpreter does. A test whose environment is read while torch is imported gets
+processes that start from nothing.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib
 import inspect
 import json
 import os
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +27,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 HERE = Path(__file__).resolve().parent
 BACKEND = os.environ.get("QUOIT_TEST_BACKEND", "quoit")
@@ -53,6 +60,79 @@ class Rank:
         return f"-- rank {self.number}: {state}\n{self.output[-3000:]}"
 
 
+class ForkedRank:
+    """A child of the nursery, with the part of subprocess.Popen that tests use."""
+
+    def __init__(self, nursery: "Nursery", pid: int) -> None:
+        self.nursery, self.pid = nursery, pid
+
+    def poll(self) -> Optional[int]:
+        self.nursery.hear(0)
+        return self.nursery.ended.get(self.pid)
+
+    def wait(self, timeout: float = 60) -> int:
+        end = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"rank with pid {self.pid}", timeout)
+            self.nursery.hear(0.05)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Nursery:
+    """The test's end of the process that ranks are forked from. Lines of JSON go both ways."""
+
+    def __init__(self) -> None:
+        self.link, theirs = socket.socketpair()
+        self.ended: dict[int, int] = {}  # exit status by pid, negative for a signal
+        self.born: list[int] = []
+        self.rest = b""
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "launcher.py"), "--nursery", str(theirs.fileno())],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self.link.close()  # it ends, and kills what it still has
+        self.process.wait()
+
+    def hear(self, seconds: float) -> None:
+        """Take in what it has said, waiting for `seconds` at most."""
+        while select.select([self.link], [], [], seconds)[0]:
+            data = self.link.recv(65536)
+            if not data:
+                raise RuntimeError(f"the process that forks ranks ended with status {self.process.wait()}")
+            *lines, self.rest = (self.rest + data).split(b"\n")
+            for line in lines:
+                said = json.loads(line)
+                if "status" in said:
+                    self.ended[said["pid"]] = said["status"]
+                else:
+                    self.ended.pop(said["pid"], None)
+                    self.born.append(said["pid"])
+            seconds = 0
+
+    def fork(self, words: list[str], env: dict[str, str], output: Path, cwd: Path) -> ForkedRank:
+        order = {"words": words, "env": env, "output": str(output), "cwd": str(cwd)}
+        self.link.sendall(json.dumps(order).encode() + b"\n")
+        while not self.born:
+            self.hear(5)
+        return ForkedRank(self, self.born.pop())
+
+
+@functools.cache
+def nursery() -> Nursery:
+    return Nursery()
+
+
 def start(
     size: int,
     worker: Callable[[int, int], Any],
@@ -61,7 +141,7 @@ def start(
     env: Optional[dict[str, str]] = None,
     argument: Any = None,
     ranks: Optional[list[int]] = None,
-    meanwhile: Optional[Callable[[list[subprocess.Popen]], None]] = None,
+    meanwhile: Optional[Callable[[list[Any]], None]] = None,
     directory: Optional[Path] = None,
     port: Optional[int] = None,
 ) -> list[Rank]:
@@ -69,8 +149,8 @@ def start(
     port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="quoit-test-") as own_directory:
         place = Path(directory or own_directory)
-        processes: dict[int, subprocess.Popen] = {}
-        outputs = {}
+        processes: dict[int, Union[subprocess.Popen, ForkedRank]] = {}
+        fresh = any(not name.startswith("QUOIT_") for name in env or {})
         for number in ranks if ranks is not None else range(size):
             variables = dict(os.environ)
             variables.update(
@@ -86,12 +166,20 @@ def start(
                 TEST_ARGUMENT=json.dumps(argument),
             )
             variables.update(env or {})
-            outputs[number] = open(place / f"output{number}", "w+b")
-            source = Path(inspect.getsourcefile(worker)).stem
-            command = [sys.executable, str(HERE / "launcher.py"), source, worker.__name__, backend or ""]
-            processes[number] = subprocess.Popen(
-                command, env=variables, stdin=subprocess.DEVNULL, stdout=outputs[number], stderr=subprocess.STDOUT, cwd=place
-            )
+            output = place / f"output{number}"
+            words = [Path(inspect.getsourcefile(worker)).stem, worker.__name__, backend or ""]
+            if not fresh:
+                processes[number] = nursery().fork(words, variables, output, place)
+                continue
+            with open(output, "wb") as file:
+                processes[number] = subprocess.Popen(
+                    [sys.executable, str(HERE / "launcher.py"), *words],
+                    env=variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    cwd=place,
+                )
         try:
             if meanwhile is not None:
                 meanwhile(list(processes.values()))
@@ -106,9 +194,7 @@ def start(
                 if answer.status is None:
                     process.send_signal(signal.SIGKILL)
                     process.wait()
-                outputs[number].seek(0)
-                answer.output = outputs[number].read().decode(errors="replace")
-                outputs[number].close()
+                answer.output = (place / f"output{number}").read_text(errors="replace")
                 result = place / f"result{number}"
                 if result.exists():
                     answer.result = json.loads(result.read_text())
@@ -146,10 +232,60 @@ def message_of(call: Callable[[], Any], kind: type = Exception) -> str:
     raise AssertionError(f"expected {kind.__name__}, nothing was raised")
 
 
+def _become(order: dict[str, Any]) -> list[str]:
+    """In a new child of the nursery: take the order's output, environment and directory. Returns the words to go on with."""
+    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["cwd"])
+    return order["words"]
+
+
+def _nurse(link: socket.socket) -> list[str]:
+    """Fork a rank an order and tell of each end, until the other side closes. Returns in the ranks only."""
+    import torch.distributed  # noqa: F401
+
+    import quoit  # noqa: F401
+
+    living: dict[int, int] = {}  # pid by pidfd
+    rest = b""
+    while True:
+        ready = select.select([link, *living], [], [])[0]
+        for descriptor in [entry for entry in ready if entry is not link]:
+            pid = living.pop(descriptor)
+            os.close(descriptor)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            link.sendall(json.dumps({"pid": pid, "status": status}).encode() + b"\n")
+        if link not in ready:
+            continue
+        data = link.recv(1 << 20)
+        if not data:
+            for pid in living.values():
+                os.kill(pid, signal.SIGKILL)
+            os._exit(0)
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            pid = os.fork()
+            if pid == 0:
+                link.close()
+                for descriptor in living:
+                    os.close(descriptor)
+                return _become(order)
+            living[os.pidfd_open(pid)] = pid
+            link.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+
+
 def _main() -> None:
     import faulthandler
 
-    source, name, backend = sys.argv[1:]
+    words = sys.argv[1:]
+    if words[0] == "--nursery":
+        words = _nurse(socket.socket(fileno=int(words[1])))
+    source, name, backend = words
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(1.0, float(os.environ["TEST_LIMIT"]) - 2), exit=False)
     sys.path.insert(0, str(HERE))
