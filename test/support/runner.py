@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every suite, counts every test, and ends with one line: N passed, N failed, N skipped. Started by test/run.
 
+Two lanes: one builds, at idle priority, so that it takes what the other leaves; the other runs the tests, a suite after the other,
+each once its builds are done. So the processors are busy and yet deadlines are tested on a machine that answers.
+
 Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core
 with clang; the Python package's build; the pytest folders. C tests are counted by their GoogleTest cases, a program that dies or
 hangs as one failure. Every skip is printed with its reason. As root with apt everything can be had, so there a skip that is not in
@@ -64,9 +67,13 @@ def end_all():
             pass
 
 
-def execute(words, limit, env=None, log=None):
+# Takes only the time that nobody else wants. A session may be a scheduling group (autogroup), whose own weight is to be lowered as well.
+IDLE = ["sh", "-c", 'echo 19 >/proc/$$/autogroup; exec chrt --idle 0 "$@"', "idle"] if shutil.which("chrt") else []
+
+
+def execute(words, limit, env=None, log=None, idle=False):
     """(status, output). The command has a session of its own, which is killed when the limit is over. Status None: it was."""
-    process = subprocess.Popen(words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    process = subprocess.Popen([*IDLE, *words] if idle else words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                start_new_session=True)
     RUNNING.add(process.pid)
     try:
@@ -99,7 +106,7 @@ def how(status):
 def configure_and_build(folder, arguments, clock, outcome, name, targets=()):
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for words in (["cmake", "-S", ".", "-B", folder, *generator, *arguments], ["cmake", "--build", folder, "-j", JOBS, *targets]):
-        status, text = execute(words, clock.left(1500))
+        status, text = execute(words, clock.left(1500), idle=True)
         if status != 0:
             outcome.failures.append((name, f"{' '.join(words)}: {how(status)}\n{tail(text)}"))
             return False
@@ -172,16 +179,25 @@ def c_tests(clock):
     return outcome
 
 
-def sanitized(folder, sanitizers, environment, wrapper=(), without=()):
-    def suite(clock):
+def sanitized_build(folder, sanitizers):
+    def build(clock):
         outcome = Outcome()
         flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_BENCH=OFF", f"-DQUOIT_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1 -g1",
                  "-DCMAKE_CXX_FLAGS=-O1 -g1"]
         if configure_and_build(folder, flags, clock, outcome, f"build with -fsanitize={sanitizers}"):
-            run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4"), wrapper, without)
+            outcome.passed += 1
         return outcome
 
-    return suite
+    return build
+
+
+def sanitized_tests(folder, environment, wrapper=(), without=()):
+    def tests(clock):
+        outcome = Outcome()
+        run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4"), wrapper, without)
+        return outcome
+
+    return tests
 
 
 def without_randomisation():
@@ -211,7 +227,7 @@ def clang_build(clock):
 def package(clock):
     outcome = Outcome()
     words = [sys.executable, "-m", "pip", "install", "-qq", "--no-build-isolation", "--no-deps", "."]
-    status, text = execute(words, clock.left(1500))
+    status, text = execute(words, clock.left(1500), idle=True)
     if status == 0:
         status, text = execute([sys.executable, "-P", "-c", "import quoit; print(quoit.__version__)"], clock.left(120))
     if status == 0:
@@ -262,22 +278,33 @@ def pytest(folder, limit):
 
 TSAN = "halt_on_error=1:second_deadlock_stack=1"
 ASAN = "detect_stack_use_after_return=1:strict_string_checks=1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    title: str
+    run: object  # of the whole run's Clock; returns an Outcome
+    needs: tuple = ()  # suites that must have passed before
+    builds: bool = False
+
+
+# The builds' lane takes its suites in this order, and so does the tests'.
 SUITES = {
-    "build": ("the library, bench_allreduce and the C tests build", c_build),
-    "c": ("C tests", c_tests),
-    "check": ("checks of the source tree", pytest("test/check", 300)),
-    "package": ("the Python package builds and imports", package),
-    "bench": ("bench_allreduce and the test hosts", pytest("test/bench", 600)),
-    "torch": ("PyTorch's backend", pytest("test/torch", 1500)),
-    "examples": ("examples", pytest("test/examples", 900)),
-    "clang": ("clang", clang_build),
-    "asan": ("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
-             sanitized("build-asan", "address,undefined", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"})),
-    "tsan": ("C tests under ThreadSanitizer", sanitized("build-tsan", "thread", {"TSAN_OPTIONS": TSAN}, without_randomisation(), ["test_comm_faults"])),
+    "build": Suite("the library, bench_allreduce and the C tests build", c_build, builds=True),
+    "package": Suite("the Python package builds and imports", package, builds=True),
+    "build-asan": Suite("the same build with AddressSanitizer", sanitized_build("build-asan", "address,undefined"), builds=True),
+    "build-tsan": Suite("the same build with ThreadSanitizer", sanitized_build("build-tsan", "thread"), builds=True),
+    "clang": Suite("the core and bench_allreduce build with clang", clang_build, builds=True),
+    "c": Suite("C tests", c_tests, ("build",)),
+    "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),
+    "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build",)),
+    "torch": Suite("PyTorch's backend", pytest("test/torch", 1500), ("build", "package")),
+    "examples": Suite("examples", pytest("test/examples", 900), ("build", "package")),
+    "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
+                  sanitized_tests("build-asan", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",)),
+    "tsan": Suite("C tests under ThreadSanitizer",
+                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation(), ["test_comm_faults"]), ("build-tsan",)),
 }
-
-
-NATIVE = ("c", "asan", "tsan")  # one lane; the other suites are the other
 
 
 # ---------------------------------------------------------------- the end
@@ -308,34 +335,39 @@ def judge_skips(results, strict):
     return bad
 
 
-def run_suite(key, clock, results):
-    title, suite = SUITES[key]
+def run_suite(key, clock):
+    suite = SUITES[key]
     began = time.monotonic()
-    outcome = suite(clock)
+    try:
+        outcome = suite.run(clock)
+    except Exception:
+        outcome = Outcome(failures=[(key, tail(traceback.format_exc()))])
     outcome.seconds = time.monotonic() - began
     if not (outcome.passed or outcome.failures or outcome.skips):
         outcome.failures.append((key, "no test ran"))
     lines = [f"FAILED {key}::{name}\n{text}" for name, text in outcome.failures]
-    lines.append(f"== {title}: {outcome.passed} passed, {len(outcome.failures)} failed, {len(outcome.skips)} skipped in {outcome.seconds:.0f} s")
+    lines.append(f"== {suite.title}: {outcome.passed} passed, {len(outcome.failures)} failed, {len(outcome.skips)} skipped in {outcome.seconds:.0f} s")
     print("\n".join(lines), flush=True)
-    results[key] = outcome
+    return outcome
 
 
-def run_suites(chosen, limit, together):
-    """The first suite builds what others use. Then one after the other, or two at a time: one lane waits while the other compiles."""
+def run_suites(chosen, limit):
+    """Outcomes by suite. One whose builds failed counts as a failure and does not run."""
     clock, results = Clock(limit), {}
+    done = threading.Condition()
 
     def lane(keys):
         for key in keys:
-            try:
-                run_suite(key, clock, results)
-            except Exception:
-                results[key] = Outcome(failures=[(key, tail(traceback.format_exc()))])
-                print(f"FAILED {key}::{key}\n{results[key].failures[0][1]}", flush=True)
+            with done:
+                done.wait_for(lambda key=key: all(need in results for need in SUITES[key].needs))
+                broken = [need for need in SUITES[key].needs if results[need].failures]
+            outcome = Outcome(failures=[(key, f"did not run: {', '.join(broken)} failed")]) if broken else run_suite(key, clock)
+            with done:
+                results[key] = outcome
+                done.notify_all()
 
-    lane([key for key in chosen if key == "build" or not together])
-    lanes = [threading.Thread(target=lane, args=([key for key in chosen if (key in NATIVE) == native and key not in results],), daemon=True)
-             for native in (True, False)]
+    lanes = [threading.Thread(target=lane, args=([key for key in chosen if SUITES[key].builds == builds],), daemon=True)
+             for builds in (True, False)]
     for thread in lanes:
         thread.start()
     try:
@@ -347,24 +379,27 @@ def run_suites(chosen, limit, together):
     return results
 
 
+def with_needs(keys):
+    """In the order of SUITES."""
+    wanted = set(keys) | {need for key in keys for need in SUITES[key].needs}
+    return [key for key in SUITES if key in wanted]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="suites, separated by commas")
+    parser.add_argument("--only", help="suites, separated by commas; the builds they need come along")
     parser.add_argument("--list", action="store_true", help="name the suites")
     parser.add_argument("--limit", type=float, default=4800, help="seconds for everything (default 4800)")
-    parser.add_argument("--together", action="store_true", help="two suites at a time: sooner done, but deadlines are tested on a busy machine")
     options = parser.parse_args()
     if options.list:
-        for key, (title, _) in SUITES.items():
-            print(f"{key:10} {title}")
+        for key, suite in SUITES.items():
+            print(f"{key:10} {suite.title}")
         return 0
     chosen = options.only.split(",") if options.only else list(SUITES)
-    if {"c", "check", "bench"} & set(chosen) and "build" not in chosen:
-        chosen.append("build")
     unknown = [key for key in chosen if key not in SUITES]
     if unknown:
         parser.error(f"--only {','.join(unknown)}: no such suite; there are {', '.join(SUITES)}")
-    results = run_suites([key for key in SUITES if key in chosen], options.limit, options.together)
+    results = run_suites(with_needs(chosen), options.limit)
     strict = os.geteuid() == 0 and shutil.which("apt-get") is not None and not options.only
     print("== summary")
     bad_skips = judge_skips(results, strict)
