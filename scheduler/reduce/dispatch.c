@@ -148,7 +148,12 @@ quoit_status_t reduce_run_with(const char *isa, const reduce_call_t *call)
 
 void reduce_scale(quoit_dtype_t dtype, void *destination, const void *source, size_t count, const double factor[2])
 {
-    const bool is_complex = dtype == QUOIT_C64 || dtype == QUOIT_C128;
+    bool is_complex = dtype == QUOIT_C64 || dtype == QUOIT_C128;
+    if (is_complex && factor[1] == 0) { /* a real factor: both parts by it, so that infinity times the absent part is no NaN */
+        is_complex = false;
+        dtype = dtype == QUOIT_C64 ? QUOIT_F32 : QUOIT_F64;
+        count *= 2;
+    }
     const double pair[2] = {factor[0], is_complex ? factor[1] : factor[0]};
     reduce_call_t call = {.dtype = dtype, .sources = 1, .source = &source, .count = count, .destination = destination};
     run_kernel(choice(), KERNEL_SCALE, &call, pair);

@@ -9,8 +9,8 @@
 enum { KERNEL_SCALE = QUOIT_OP_COUNT, KERNEL_OPS };
 
 /**
- * `bytes` is that of one source. dtype and op are in the choice of the function; a kernel never reads call->dtype, op or count (a
- * complex sum is the sum of twice as many floats). `factor` is for KERNEL_SCALE only.
+ * `bytes` is that of one source. dtype and op are in the choice of the function; a kernel never reads call->dtype, op or count.
+ * `factor` is for KERNEL_SCALE only.
  */
 typedef void kernel_fn(const reduce_call_t *call, size_t bytes, const double factor[2]);
 
@@ -30,9 +30,9 @@ extern const kernel_table_t kernel_scalar, kernel_avx2, kernel_avx512, kernel_ne
     [QUOIT_##DTYPE] = {[QUOIT_SUM] = sum_##bits, [QUOIT_PROD] = prod_##bits, [QUOIT_MIN] = min_##type,          \
                        [QUOIT_MAX] = max_##type, [QUOIT_AVG] = avg_##type,   [QUOIT_BAND] = band_##bits,        \
                        [QUOIT_BOR] = bor_##bits, [QUOIT_BXOR] = bxor_##bits}
-#define KERNEL_ROW_COMPLEX(DTYPE, type, part)                                                                   \
-    [QUOIT_##DTYPE] = {[QUOIT_SUM] = sum_##part, [QUOIT_PREMUL_SUM] = sum_##part, [QUOIT_PROD] = prod_##type,   \
-                       [QUOIT_AVG] = avg_##part, [KERNEL_SCALE] = scale_##type}
+#define KERNEL_ROW_COMPLEX(DTYPE, type)                                                                         \
+    [QUOIT_##DTYPE] = {[QUOIT_SUM] = sum_##type, [QUOIT_PREMUL_SUM] = sum_##type, [QUOIT_PROD] = prod_##type,   \
+                       [QUOIT_AVG] = avg_##type, [KERNEL_SCALE] = scale_##type}
 #define KERNEL_ROW_BOOL                                                                                         \
     [QUOIT_BOOL] = {[QUOIT_SUM] = bor_bool,   [QUOIT_MAX] = bor_bool,  [QUOIT_BOR] = bor_bool,                  \
                     [QUOIT_PROD] = band_bool, [QUOIT_MIN] = band_bool, [QUOIT_BAND] = band_bool,                \
@@ -42,7 +42,7 @@ extern const kernel_table_t kernel_scalar, kernel_avx2, kernel_avx512, kernel_ne
         KERNEL_ROW_FLOAT(F8_E4M3, e4m3), KERNEL_ROW_FLOAT(F8_E5M2, e5m2), KERNEL_ROW_INTEGER(I8, i8, u8),       \
         KERNEL_ROW_INTEGER(U8, u8, u8), KERNEL_ROW_INTEGER(I16, i16, u16), KERNEL_ROW_INTEGER(U16, u16, u16),   \
         KERNEL_ROW_INTEGER(I32, i32, u32), KERNEL_ROW_INTEGER(U32, u32, u32), KERNEL_ROW_INTEGER(I64, i64, u64), \
-        KERNEL_ROW_INTEGER(U64, u64, u64), KERNEL_ROW_BOOL, KERNEL_ROW_COMPLEX(C64, c64, f32),                  \
-        KERNEL_ROW_COMPLEX(C128, c128, f64)
+        KERNEL_ROW_INTEGER(U64, u64, u64), KERNEL_ROW_BOOL, KERNEL_ROW_COMPLEX(C64, c64),                       \
+        KERNEL_ROW_COMPLEX(C128, c128)
 
 #endif

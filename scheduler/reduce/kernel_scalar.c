@@ -127,6 +127,9 @@ KERNEL(bxor, bool, uint8_t, a ^ b, a)
     {                                                                                                         \
         return (number_t){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};                              \
     }                                                                                                         \
+    KERNEL(sum, type, number_t, ((number_t){a.re + b.re, a.im + b.im}), ((number_t){a.re + 0, a.im + 0}))     \
+    KERNEL(avg, type, number_t, ((number_t){a.re + b.re, a.im + b.im}),                                       \
+           ((number_t){(a.re + 0) / (part_t)divisor, (a.im + 0) / (part_t)divisor}))                          \
     KERNEL(prod, type, number_t, multiply_##type(a, b), a)                                                    \
     KERNEL(scale, type, number_t, b, multiply_##type(a, ((number_t){(part_t)factor[0], (part_t)factor[1]})))
 KERNELS_COMPLEX(c64, c64_t, float)

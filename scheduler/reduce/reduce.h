@@ -8,6 +8,7 @@
  * flush-to-zero flags are set aside on entry and restored on return.
  * A result that is NaN is always the one positive quiet NaN of its type, since CPUs differ in which operand's payload they keep. In
  * float8_e4m3fn, which has no infinity, too large a result becomes +-448, as in PyTorch (2.13).
+ * A zero in a sum or average of complex numbers is +0.0, as in PyTorch's sum (whose addition multiplies by 1 + 0i first).
  * min and max: NaN wins; of -0.0 and +0.0 min gives -0.0, max +0.0 (so that the result does not depend on who holds which).
  * Integers wrap around. bool holds 0 or 1 (any other byte counts as 1); sum and max are "or", prod and min are "and".
  */
@@ -39,7 +40,10 @@ typedef struct reduce_call {
 /** dtype and op must have passed quoit_op_check. */
 void reduce_run(const reduce_call_t *call);
 
-/** premul_sum's first half: destination[i] = source[i] * factor (complex: by the complex factor), rounded to dtype. May be in place. */
+/**
+ * premul_sum's first half: destination[i] = source[i] * factor, rounded to dtype. May be in place. Complex numbers are multiplied by the
+ * complex factor; when its imaginary part is 0, each of their parts by the real one.
+ */
 void reduce_scale(quoit_dtype_t dtype, void *destination, const void *source, size_t count, const double factor[2]);
 
 /** memcpy with the same choice of stores as above; regions must not overlap, unless equal (then nothing happens). */

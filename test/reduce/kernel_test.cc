@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <ostream>
 
 namespace {
@@ -229,7 +231,7 @@ TEST(Reduce, IsaIsOneThatRuns)
 TEST(Reduce, ScaleMatchesReference)
 {
     std::mt19937_64 random(seed + 1000);
-    const double factors[][2] = {{1, 0}, {0.5, -2}, {1.0 / 3, 0.1}, {-0.0, 1e30}, {1e-30, 7}};
+    const double factors[][2] = {{1, 0}, {-3.25, 0}, {0.5, -2}, {1.0 / 3, 0.1}, {-0.0, 1e30}, {1e-30, 7}};
     for (quoit_dtype_t dtype : {QUOIT_F64, QUOIT_F32, QUOIT_F16, QUOIT_BF16, QUOIT_F8_E4M3, QUOIT_F8_E5M2, QUOIT_C64, QUOIT_C128}) {
         for (const auto &factor : factors) {
             for (size_t count : {0, 1, 3, 17, 64, 65, 1000}) {
@@ -245,6 +247,43 @@ TEST(Reduce, ScaleMatchesReference)
                     EXPECT_TRUE(buffer->guards_hold()) << quoit_dtype_name(dtype) << " count " << count;
                 }
             }
+        }
+    }
+}
+
+TEST(Reduce, RealFactorOfComplexLeavesInfinitiesAlone)
+{
+    const double infinity = std::numeric_limits<double>::infinity(), factor[2] = {-2, 0};
+    const double source[4] = {infinity, 3, -0.0, -infinity};
+    double result[4];
+    reduce_scale(QUOIT_C128, result, source, 2, factor);
+    EXPECT_EQ(result[0], -infinity);
+    EXPECT_EQ(result[1], -6);
+    EXPECT_FALSE(std::signbit(result[2]));
+    EXPECT_EQ(result[3], infinity);
+}
+
+TEST(Reduce, ZerosOfComplexSumsHaveNoMinus)
+{
+    const float minus[4] = {-0.0f, -0.0f, 1.0f, -0.0f};
+    const void *sources[2] = {minus, minus};
+    for (const std::string &isa : usable_isas()) {
+        for (quoit_op_t op : {QUOIT_SUM, QUOIT_AVG, QUOIT_PREMUL_SUM}) {
+            float result[4];
+            reduce_call_t call = {};
+            call.dtype = QUOIT_C64;
+            call.op = op;
+            call.sources = 2;
+            call.source = sources;
+            call.count = 2;
+            call.destination = result;
+            call.finish.divisor = op == QUOIT_AVG ? 2 : 1;
+            ASSERT_EQ(reduce_run_with(isa.c_str(), &call), QUOIT_OK);
+            for (float part : result) EXPECT_FALSE(std::signbit(part)) << isa << " " << quoit_op_name(op);
+            call.dtype = QUOIT_F32; /* real numbers keep theirs, as in PyTorch's addition */
+            call.count = 4;
+            ASSERT_EQ(reduce_run_with(isa.c_str(), &call), QUOIT_OK);
+            EXPECT_TRUE(std::signbit(result[0]) && std::signbit(result[3])) << isa << " " << quoit_op_name(op);
         }
     }
 }

@@ -81,11 +81,12 @@ template <typename Round> double combine(quoit_op_t op, double a, double b, Roun
 using Sources = std::vector<const unsigned char *>;
 
 template <typename Get, typename Put, typename Round>
-void floats(quoit_op_t op, const Sources &sources, size_t count, int64_t divisor, Get get, Put put, Round round)
+void floats(quoit_op_t op, const Sources &sources, size_t count, int64_t divisor, Get get, Put put, Round round, bool plus_zeros = false)
 {
     for (size_t i = 0; i < count; i++) {
         double sum = get(sources[0], i);
         for (size_t k = 1; k < sources.size(); k++) sum = combine(op, sum, get(sources[k], i), round);
+        if (plus_zeros && sum == 0) sum = 0;
         put(i, op == QUOIT_AVG && divisor > 1 ? round(sum / round((double)divisor)) : sum);
     }
 }
@@ -202,12 +203,12 @@ Bytes reduce(quoit_dtype_t dtype, quoit_op_t op, const Sources &sources, size_t 
     case QUOIT_C64: parts = 2 * count; [[fallthrough]];
     case QUOIT_F32:
         if (parts != count && op == QUOIT_PROD) complex_products<float>(sources, count, nullptr, result);
-        else floats(op, sources, parts, divisor, get<float>, [&](size_t i, double v) { put<float>(result, i, (float)v); }, to_float);
+        else floats(op, sources, parts, divisor, get<float>, [&](size_t i, double v) { put<float>(result, i, (float)v); }, to_float, parts != count);
         break;
     case QUOIT_C128: parts = 2 * count; [[fallthrough]];
     case QUOIT_F64:
         if (parts != count && op == QUOIT_PROD) complex_products<double>(sources, count, nullptr, result);
-        else floats(op, sources, parts, divisor, get<double>, [&](size_t i, double v) { put<double>(result, i, v); }, to_double);
+        else floats(op, sources, parts, divisor, get<double>, [&](size_t i, double v) { put<double>(result, i, v); }, to_double, parts != count);
         break;
     default: floats(op, sources, count, divisor, small_get, small_put, to_float);
     }
@@ -218,6 +219,8 @@ Bytes scale(quoit_dtype_t dtype, const unsigned char *source, size_t count, cons
 {
     Bytes result(count * quoit_dtype_size(dtype));
     const float narrow[2] = {(float)factor[0], (float)factor[1]};
+    if (dtype == QUOIT_C64 && factor[1] == 0) return scale(QUOIT_F32, source, 2 * count, factor);
+    if (dtype == QUOIT_C128 && factor[1] == 0) return scale(QUOIT_F64, source, 2 * count, factor);
     if (dtype == QUOIT_C64) complex_products<float>({source}, count, narrow, result);
     else if (dtype == QUOIT_C128) complex_products<double>({source}, count, factor, result);
     for (size_t i = 0; i < count; i++) {
