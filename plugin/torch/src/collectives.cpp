@@ -78,6 +78,7 @@ void issue_allreduce(Launch &launch, const Place &place, const at::Tensor &tenso
     launch.issue([&](auto comm, auto call, auto request) {
         return quoit_allreduce(comm, data, data, tensor.numel(), dtype, op, call, request);
     });
+    launch.sum_goes_to(tensor, op);
     launch.results.push_back(tensor);
 }
 
@@ -113,6 +114,7 @@ void issue_reduce_scatter(Launch &launch, int64_t index, const at::Tensor &outpu
     launch.issue([&](auto comm, auto call, auto request) {
         return quoit_reduce_scatter(comm, send, recv, output.numel(), dtype, op, call, request);
     });
+    launch.sum_goes_to(output, op);
     launch.results.push_back(output);
 }
 
@@ -150,6 +152,8 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::reduce(Tensors &tensors, const c10
     launch.issue([&](auto comm, auto call, auto request) {
         return quoit_reduce(comm, send, recv, tensor.numel(), dtype, op, root, call, request);
     });
+    if (root == rank_)
+        launch.sum_goes_to(tensor, op);
     launch.results = tensors;
     return launch.finish(tensors);
 }
@@ -246,6 +250,7 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::reduce_scatter(Tensors &outputs, T
     launch.issue([&](auto comm, auto call, auto request) {
         return quoit_reduce_scatterv(comm, parts.data(), recv, dtype, op, call, request);
     });
+    launch.sum_goes_to(output, op);
     launch.results = outputs;
     return launch.finish(inputs[0]);
 }

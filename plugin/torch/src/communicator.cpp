@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/copy.h>
 #include <c10/util/Exception.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ int linger_ms()
 
 Flight::Flight(Flight &&other) noexcept
     : comm(std::move(other.comm)), operation(other.operation), requests(std::move(other.requests)), keep(std::move(other.keep)),
-      copies(std::move(other.copies)), source(other.source), ended_(other.ended_), status_(other.status_),
+      copies(std::move(other.copies)), complex_sums(std::move(other.complex_sums)), source(other.source), ended_(other.ended_), status_(other.status_),
       error_(std::move(other.error_))
 {
     other.requests.clear();
@@ -95,16 +96,19 @@ std::exception_ptr Flight::settle()
     std::exception_ptr error;
     if (status_ != QUOIT_OK) {
         error = make_error(status_, operation, error_);
-    } else if (!copies.empty()) {
+    } else if (!copies.empty() || !complex_sums.empty()) {
         try {
             at::AutoDispatchBelowADInplaceOrView guard;
             for (auto &[to, from] : copies)
                 to.copy_(from);
+            for (at::Tensor &sum : complex_sums)
+                sum.add_(0.0);
         } catch (...) {
             error = std::current_exception();
         }
     }
     copies.clear();
+    complex_sums.clear();
     keep.clear();
     return error;
 }
@@ -118,8 +122,11 @@ void Flight::absorb(Flight &&other)
         keep.push_back(std::move(tensor));
     for (auto &copy : other.copies)
         copies.push_back(std::move(copy));
+    for (at::Tensor &sum : other.complex_sums)
+        complex_sums.push_back(std::move(sum));
     other.keep.clear();
     other.copies.clear();
+    other.complex_sums.clear();
 }
 
 /* ---------------------------------------------------------------- uses */

@@ -51,6 +51,7 @@ struct Flight {
     c10::SmallVector<quoit_request_t *, 2> requests;
     std::vector<at::Tensor> keep;
     std::vector<std::pair<at::Tensor, at::Tensor>> copies; /* (user's tensor, staged result) */
+    std::vector<at::Tensor> complex_sums; /* parts of complex numbers that were summed as floats: their zeros get a plus sign */
     static constexpr int kWanted = -2;
     int source = -1; /* of a receive: kWanted until it has ended, then the rank it came from */
 

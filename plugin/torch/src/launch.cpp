@@ -77,6 +77,13 @@ quoit_op_t Launch::reduction(const c10d::ReduceOp &op)
     }
 }
 
+void Launch::sum_goes_to(const at::Tensor &tensor, quoit_op_t op)
+{
+    const bool is_sum = op == QUOIT_SUM || op == QUOIT_AVG || op == QUOIT_PREMUL_SUM;
+    if (is_sum && size() > 1 && tensor.is_floating_point() && tensor.is_view() && tensor._base().is_complex())
+        flight.complex_sums.push_back(tensor);
+}
+
 int Launch::root(int64_t rank, int64_t tensor) const
 {
     QUOIT_CHECK_VALUE(rank >= 0 && rank < size(), name(), ": root rank ", rank, " is not in a group of ", size(), " ranks");

@@ -42,6 +42,12 @@ public:
         return output_memory(flight, place, tensor, content);
     }
 
+    /**
+     * torch.distributed hands complex tensors over as floats (view_as_real). Their sum follows the rule of complex sums all the same: no
+     * minus zeros. It is seen to when the operation has ended, since ranks need not see alike what a tensor is a view of.
+     */
+    void sum_goes_to(const at::Tensor &tensor, quoit_op_t op);
+
     /** The library's name of a reduction; sets the factor of a PREMUL_SUM. */
     quoit_op_t reduction(const c10d::ReduceOp &op);
     int root(int64_t rank, int64_t tensor = 0) const;
