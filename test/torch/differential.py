@@ -95,7 +95,7 @@ class Player:
     def tell(self, case: Case, item: Item, text: str) -> None:
         self.count["differences"] += 1
         if len(self.told) < MOST_TOLD:
-            self.told.append(f"rank {self.rank}, {item.text()}\n    {text}\n  in {case.text()}")
+            self.told.append(f"rank {self.rank}, {item.text()}:\n    {text}\n  in {case.text()}")
 
     def play(self, case: Case) -> None:
         ours = self.groups.get("quoit", case.ranks)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of differential.py, whose docstring says what it does; test/full runs the rest. The model is tested, too."""
+
+import os
+
+import pytest
+import torch
+
+import differential
+import differential_model as model
+
+SEED = int(os.environ.get("QUOIT_TEST_SEED", "20260101")) % 1_000_000
+
+
+@pytest.mark.parametrize(("ranks", "cases"), [(4, 300), (3, 100), (2, 100)])
+def test_sample(ranks, cases):
+    count, told = differential.play(ranks, SEED * 1_000_000, cases, limit=90)
+    assert not told, "\n".join(told)
+    assert count["cases"] >= cases and count["gloo"] > 0 and count["refusals"] > 0 and count["same bits"] > 0, count
+
+
+@pytest.mark.parametrize("op", model.OPS)
+@pytest.mark.parametrize("dtype", model.REDUCED, ids=str)
+def test_model_knows_wrong_from_right(dtype, op):
+    """What torch itself computes is right; one unit in the last place beyond what rounding explains is not."""
+    if not model.is_supported(op, dtype):
+        return
+    ones = [torch.ones(3).to(dtype), torch.full((3,), 2.0).to(dtype)]
+    if dtype == torch.bool:
+        ones = [torch.tensor([True, False, True]), torch.tensor([True, True, False])]
+    numbers = {"SUM": 3, "AVG": 1.5, "PRODUCT": 2, "MIN": 1, "MAX": 2, "BAND": 0, "BOR": 3, "BXOR": 3, "PREMUL_SUM": 6}
+    right = torch.full((3,), float(numbers[op])).to(dtype)
+    if dtype == torch.bool:
+        kind = {"SUM": "BOR", "MAX": "BOR", "PRODUCT": "BAND", "MIN": "BAND"}.get(op, op)
+        right = {"BOR": torch.tensor([True, True, True]), "BAND": torch.tensor([True, False, False]), "BXOR": torch.tensor([False, True, True])}[kind]
+    assert model.judge(op, ones, right, 2.0) == ""
+    wrong = right.clone()
+    memory = wrong.view(torch.uint8)
+    memory[0 if dtype.itemsize == 1 or not dtype.is_floating_point else dtype.itemsize - 2] ^= 1 if dtype == torch.bool else 4
+    assert "1 of" in model.judge(op, ones, wrong, 2.0), (right, wrong)
