@@ -4,12 +4,14 @@
 
     python test/torch/differential.py --cases 20000 --seed 1 [--ranks 4]
     python test/torch/differential.py --one 1000123            a case again, by its own seed
+    ... --hosts 2                                              as if the ranks were on several hosts, over TCP
 
 A case is drawn from a seed of its own, SEED * 1000000 + its number: group, collective, dtype, operation, shapes, strides, values, and the
 order of waiting (differential_cases.py). Integers, moved data and MIN/MAX must be exact; other float results must lie in the interval
 that differential_model.py derives, and be the same bits on all ranks. Nothing around a tensor, and no tensor that is only read, may
 change. A call that is not supported must say so. What Gloo can do is also asked of a Gloo group of the same ranks and judged by the
-same model (which checks the model), with Gloo's accumulator: the type itself.
+same model (which checks the model), with Gloo's accumulator: the type itself. That is the accumulator among several hosts, too, where small
+floats are rounded once a hop. Variables QUOIT_* reach the ranks, so QUOIT_ALLREDUCE=ring tries another algorithm.
 
 The ranks live for all cases. A difference is told with seed and case; the last lines count what was run.
 """
@@ -18,16 +20,20 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
+import os
 import sys
 import time
 import traceback
 import warnings
 from collections import Counter
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import torch
 import torch.distributed as dist
+
+import quoit
 
 from differential_cases import Case, Item, Placed, Reduced, check_want, draw_case, start
 from differential_model import bits, same_bits
@@ -86,8 +92,8 @@ class Call:
 class Player:
     """A rank of the program: plays all cases and keeps count."""
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world, self.groups = rank, world, Groups()
+    def __init__(self, rank: int, hosts: int) -> None:
+        self.rank, self.hosts, self.groups = rank, hosts, Groups()
         self.count: Counter[str] = Counter()
         self.told: list[str] = []
         self.digests: dict[str, str] = {}
@@ -119,7 +125,7 @@ class Player:
         for i in rng.permutation(len(waits)):  # each rank in an order of its own
             waits[i]()
         for number, call in enumerate(calls):
-            for text in call.wrongs():
+            for text in call.wrongs(own_accumulator(call.item) if self.hosts > 1 else None):
                 self.tell(case, call.item, text)
             self.digest(case, number, call)
         if theirs is not None:
@@ -154,9 +160,14 @@ class Player:
         call.begin(group, False)
         if item.call == "reduce" and me != item.root:
             return  # Gloo leaves partial results there
-        dtype = item.dtype.to_real() if item.dtype.is_complex else item.dtype
-        for text in call.wrongs(dtype if dtype.is_floating_point else None, strict=False):
+        for text in call.wrongs(own_accumulator(item), strict=False):
             self.tell(case, item, f"Gloo and the model differ: {text}")
+
+
+def own_accumulator(item: Item) -> Optional[torch.dtype]:
+    """Sums that are kept in the tensor's own type; None where rounding has no part."""
+    dtype = item.dtype.to_real() if item.dtype.is_complex else item.dtype
+    return dtype if dtype.is_floating_point else None
 
 
 def gloo_can(item: Item) -> bool:
@@ -170,7 +181,11 @@ def gloo_can(item: Item) -> bool:
 def worker(rank: int, world: int) -> dict[str, Any]:
     order = argument()
     warnings.simplefilter("ignore", FutureWarning)  # names that PyTorch has given up
-    player = Player(rank, world)
+    if order["hosts"] > 1:
+        os.environ.update(QUOIT_HOST_LABEL=f"host{rank % order['hosts']}", QUOIT_INTERFACE="lo")
+    dist.init_process_group("quoit", init_method="env://")
+    assert json.loads(quoit.describe(json=True))["hosts"] == order["hosts"], quoit.describe()
+    player = Player(rank, order["hosts"])
     seeds = order["seeds"] or range(order["first"], order["first"] + order["cases"])
     for seed in seeds:
         case = draw_case(seed, world)
@@ -180,12 +195,13 @@ def worker(rank: int, world: int) -> dict[str, Any]:
             print(f"rank {rank} failed in {case.text()}", *player.told, sep="\n")
             traceback.print_exc()
             raise
+    dist.destroy_process_group()
     return {"count": player.count, "told": player.told, "digests": player.digests}
 
 
-def play(ranks: int, first: int, cases: int, seeds: list[int] | None = None, limit: float = 60) -> tuple[Counter[str], list[str]]:
+def play(ranks: int, first: int, cases: int, seeds: Optional[list[int]] = None, limit: float = 60, hosts: int = 1) -> tuple[Counter[str], list[str]]:
     """Run cases with seeds `first` and up, or `seeds`; returns the count and the differences as texts."""
-    answers = run(ranks, worker, limit=limit, backend="quoit", argument={"first": first, "cases": cases, "seeds": seeds})
+    answers = run(ranks, worker, limit=limit, backend=None, argument={"first": first, "cases": cases, "seeds": seeds, "hosts": hosts})
     total: Counter[str] = Counter()
     told: list[str] = []
     seen: dict[str, tuple[int, str]] = {}
@@ -206,6 +222,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=4, help="2 to 4 (default)")
+    parser.add_argument("--hosts", type=int, default=1, help="not more than ranks")
     parser.add_argument("--one", type=int, help="only the case of this seed")
     given = parser.parse_args()
     started = time.monotonic()
@@ -213,7 +230,7 @@ def main() -> int:
     if given.one is not None:
         print(draw_case(given.one, given.ranks).text())
     limit = 60 + 0.5 * given.cases
-    count, told = play(given.ranks, given.seed * 1_000_000, given.cases, seeds, limit)
+    count, told = play(given.ranks, given.seed * 1_000_000, given.cases, seeds, limit, given.hosts)
     for text in told:
         print(text)
     print(f"seed {given.seed}: {len(seeds or range(given.cases))} cases on {given.ranks} ranks in {time.monotonic() - started:.0f} s; all ranks together: "

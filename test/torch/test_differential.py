@@ -12,9 +12,9 @@ import differential_model as model
 SEED = int(os.environ.get("QUOIT_TEST_SEED", "20260101")) % 1_000_000
 
 
-@pytest.mark.parametrize(("ranks", "cases"), [(4, 300), (3, 100), (2, 100)])
-def test_sample(ranks, cases):
-    count, told = differential.play(ranks, SEED * 1_000_000, cases, limit=90)
+@pytest.mark.parametrize(("ranks", "cases", "hosts"), [(4, 300, 1), (3, 80, 1), (2, 80, 1), (4, 150, 2), (3, 80, 3)])
+def test_sample(ranks, cases, hosts):
+    count, told = differential.play(ranks, SEED * 1_000_000, cases, limit=90, hosts=hosts)
     assert not told, "\n".join(told)
     assert count["cases"] >= cases and count["gloo"] > 0 and count["refusals"] > 0 and count["same bits"] > 0, count
 
