@@ -10,8 +10,8 @@ A case is drawn from a seed of its own, SEED * 1000000 + its number: group, coll
 order of waiting (differential_cases.py). Integers, moved data and MIN/MAX must be exact; other float results must lie in the interval
 that differential_model.py derives, and be the same bits on all ranks. Nothing around a tensor, and no tensor that is only read, may
 change. A call that is not supported must say so. What Gloo can do is also asked of a Gloo group of the same ranks and judged by the
-same model (which checks the model), with Gloo's accumulator: the type itself. That is the accumulator among several hosts, too, where small
-floats are rounded once a hop. Variables QUOIT_* reach the ranks, so QUOIT_ALLREDUCE=ring tries another algorithm.
+same model (which checks the model), with Gloo's accumulator: the type itself. That may be the accumulator among several hosts, too, where
+small floats are rounded once a hop. Variables QUOIT_* reach the ranks, so QUOIT_ALLREDUCE=ring tries another algorithm.
 
 The ranks live for all cases. A difference is told with seed and case; the last lines count what was run.
 """
@@ -125,7 +125,10 @@ class Player:
         for i in rng.permutation(len(waits)):  # each rank in an order of its own
             waits[i]()
         for number, call in enumerate(calls):
-            for text in call.wrongs(own_accumulator(call.item) if self.hosts > 1 else None):
+            found = call.wrongs()
+            if found and self.hosts > 1:
+                found = call.wrongs(own_accumulator(call.item))
+            for text in found:
                 self.tell(case, call.item, text)
             self.digest(case, number, call)
         if theirs is not None:
