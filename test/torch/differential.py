@@ -35,7 +35,7 @@ import torch.distributed as dist
 
 import quoit
 
-from differential_cases import Case, Item, Placed, Reduced, check_want, draw_case, start
+from differential_cases import Case, Item, Placed, Reduced, check_want, draw_case, finish, start
 from differential_model import bits, same_bits
 from launcher import argument, run
 
@@ -113,7 +113,7 @@ class Player:
         me = case.ranks.index(self.rank)
         self.count["cases"] += 1
         calls: list[Call] = []
-        waits: list[Any] = []
+        works: list[Any] = []
         for item in case.items:
             self.count["calls"] += 1
             call = Call(item, me, item.layouts)
@@ -121,9 +121,9 @@ class Player:
                 self.check_refusal(case, call, ours)
                 continue
             calls.append(call)
-            waits += call.begin(ours, item.asynchronous)
-        for i in rng.permutation(len(waits)):  # each rank in an order of its own
-            waits[i]()
+            works += call.begin(ours, item.asynchronous)
+        for i in rng.permutation(len(works)):  # each rank in an order and ways of its own
+            finish(works[i], str(rng.choice(["wait", "wait", "future", "poll"])))
         for number, call in enumerate(calls):
             found = call.wrongs()
             if found and self.hosts > 1:
@@ -139,8 +139,8 @@ class Player:
     def check_refusal(self, case: Case, call: Call, group: Any) -> None:
         self.count["refusals"] += 1
         try:
-            for wait in call.begin(group, call.item.asynchronous):
-                wait()
+            for work in call.begin(group, call.item.asynchronous):
+                work.wait()
         except NotImplementedError as error:
             if "quoit" not in str(error):
                 self.tell(case, call.item, f"refused without a text of ours: {error}")

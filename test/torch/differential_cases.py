@@ -8,6 +8,7 @@ Reduced. In-place items give and get the same tensors. Each tensor lies in memor
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Optional, Union
 
@@ -106,7 +107,7 @@ class Item:
 REDUCING = ["all_reduce", "all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_reduce_coalesced", "managed all_reduce",
             "managed reduce_scatter_tensor"]
 MOVING = ["broadcast", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "gather", "scatter",
-          "all_gather_coalesced", "managed all_gather_into_tensor", "batch_isend_irecv", "send_recv", "barrier"]
+          "all_gather_coalesced", "managed all_gather_into_tensor", "bundled broadcast", "batch_isend_irecv", "send_recv", "barrier"]
 
 
 def draw_shape(rng: np.random.Generator, least_dims: int = 0) -> tuple[int, ...]:
@@ -155,7 +156,7 @@ class Drawer:
             self.kind = "bits"
         self.item.root = int(self.rng.integers(0, self.size))
         self.item.asynchronous = self.rng.random() < 0.7
-        getattr(self, "draw_" + self.item.call.replace("managed ", "managed_"))()
+        getattr(self, "draw_" + self.item.call.replace(" ", "_"))()
         self.item.layouts = [self.pick(LAYOUTS) for _ in range(7)]
         return self.item
 
@@ -188,6 +189,14 @@ class Drawer:
         x = self.one_each()
         self.item.in_place, self.item.send = True, [[t] for t in x]
         self.item.want = [[x[self.item.root]] for _ in x]
+
+    def draw_bundled_broadcast(self) -> None:
+        """Broadcasts from the root, and then from each rank, as one operation."""
+        roots = [self.item.root, *range(self.size)]
+        columns = [self.one_each() for _ in roots]
+        self.item.in_place = True
+        self.item.send = [[column[r] for column in columns] for r in range(self.size)]
+        self.item.want = [[column[root] for root, column in zip(roots, columns)] for _ in range(self.size)]
 
     def shapes_a_rank(self) -> list[tuple[int, ...]]:
         """Equal shapes mostly, else of different sizes."""
@@ -305,16 +314,21 @@ def reduce_op(item: Item) -> Any:
     return dist._make_nccl_premul_sum(item.factor) if item.op == "PREMUL_SUM" else getattr(dist.ReduceOp, item.op)
 
 
-Wait = Callable[[], Any]
+Works = list[Any]  # each has wait(); most are a Work, some a future or a coalescing manager
 
 
-def start(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors, asynchronous: bool) -> list[Wait]:
+def start(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors, asynchronous: bool) -> Works:
     """Begin `item` as `rank` of `group`; what is returned has to be waited for."""
     call = item.call
     if item.native:
         return start_native(item, group, send, recv)
     if call.startswith("managed "):
         return start_managed(item, group, send, recv, asynchronous)
+    if call == "bundled broadcast":
+        with dist._coalescing_manager(group=group, device=torch.device("cpu"), async_ops=asynchronous) as manager:
+            for root, tensor in zip([item.root, *range(group.size())], send):
+                dist.broadcast(tensor, group=group, group_src=root)
+        return [manager] if asynchronous else []
     if call == "send_recv":
         return start_messages(item, group, rank, send, recv, asynchronous)
     if call == "batch_isend_irecv":
@@ -354,10 +368,10 @@ def start(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors, async
     else:
         assert call == "barrier", call
         work = dist.barrier(**common)
-    return [work.wait] if asynchronous else []
+    return [work] if asynchronous else []
 
 
-def start_native(item: Item, group: Any, send: Tensors, recv: Tensors) -> list[Wait]:
+def start_native(item: Item, group: Any, send: Tensors, recv: Tensors) -> Works:
     """The process group's own methods: torch.distributed takes complex tensors apart and refuses some operations on them."""
     call = "all_reduce_coalesced" if item.call == "managed all_reduce" else item.call
     options = {"reduce": dist.ReduceOptions, "all_reduce": dist.AllreduceOptions,
@@ -365,19 +379,19 @@ def start_native(item: Item, group: Any, send: Tensors, recv: Tensors) -> list[W
     options.reduceOp = reduce_op(item)
     if call == "reduce":
         options.rootRank = item.root
-        return [group.reduce(send, options).wait]
+        return [group.reduce(send, options)]
     if call == "all_reduce":
-        return [group.allreduce(send, options).wait]
+        return [group.allreduce(send, options)]
     if call == "all_reduce_coalesced":
-        return [group.allreduce_coalesced(send, options).wait]
+        return [group.allreduce_coalesced(send, options)]
     if call == "reduce_scatter":
-        return [group.reduce_scatter(recv, [send], options).wait]
+        return [group.reduce_scatter(recv, [send], options)]
     if call == "managed reduce_scatter_tensor":
-        return [group.reduce_scatter_tensor_coalesced(recv, send, options).wait]
-    return [group._reduce_scatter_base(recv[0], send[0], options).wait]
+        return [group.reduce_scatter_tensor_coalesced(recv, send, options)]
+    return [group._reduce_scatter_base(recv[0], send[0], options)]
 
 
-def start_managed(item: Item, group: Any, send: Tensors, recv: Tensors, asynchronous: bool) -> list[Wait]:
+def start_managed(item: Item, group: Any, send: Tensors, recv: Tensors, asynchronous: bool) -> Works:
     with dist._coalescing_manager(group=group, async_ops=asynchronous) as manager:
         for i, tensor in enumerate(send):
             if item.call == "managed all_reduce":
@@ -386,10 +400,10 @@ def start_managed(item: Item, group: Any, send: Tensors, recv: Tensors, asynchro
                 dist.all_gather_into_tensor(recv[i], tensor, group=group)
             else:
                 dist.reduce_scatter_tensor(recv[i], tensor, reduce_op(item), group=group)
-    return [manager.wait] if asynchronous else []
+    return [manager] if asynchronous else []
 
 
-def start_messages(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors, asynchronous: bool) -> list[Wait]:
+def start_messages(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors, asynchronous: bool) -> Works:
     sends, recvs = iter(send), iter(recv)
     works = []
     for source, destination, tag in item.messages:
@@ -397,10 +411,10 @@ def start_messages(item: Item, group: Any, rank: int, send: Tensors, recv: Tenso
             works.append((dist.isend if asynchronous else dist.send)(next(sends), group=group, tag=tag, group_dst=destination))
         elif rank == destination:
             works.append((dist.irecv if asynchronous else dist.recv)(next(recvs), group=group, tag=tag, group_src=source))
-    return [work.wait for work in works] if asynchronous else []
+    return works if asynchronous else []
 
 
-def start_batch(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors) -> list[Wait]:
+def start_batch(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors) -> Works:
     sends, recvs = iter(send), iter(recv)
     batch = []
     for source, destination, tag in item.messages:
@@ -408,7 +422,21 @@ def start_batch(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors)
             batch.append(dist.P2POp(dist.isend, next(sends), group=group, tag=tag, group_peer=destination))
         elif rank == destination:
             batch.append(dist.P2POp(dist.irecv, next(recvs), group=group, tag=tag, group_peer=source))
-    return [work.wait for work in dist.batch_isend_irecv(batch)] if batch else []
+    return dist.batch_isend_irecv(batch) if batch else []
+
+
+def finish(work: Any, way: str) -> None:
+    """Wait for what start() returned, in one of several ways."""
+    if way == "future" and hasattr(work, "get_future"):
+        work.get_future().wait()
+    elif way == "poll" and hasattr(work, "is_completed"):
+        end = time.monotonic() + 60
+        while not work.is_completed():
+            assert time.monotonic() < end, "is_completed() stays false"
+            time.sleep(0)
+        work.wait()
+    else:
+        work.wait()
 
 
 # ---------------------------------------------------------------- judging

@@ -7,16 +7,26 @@ import pytest
 import torch
 
 import differential
+import differential_cases as cases_of
 import differential_model as model
 
 SEED = int(os.environ.get("QUOIT_TEST_SEED", "20260101")) % 1_000_000
 
 
-@pytest.mark.parametrize(("ranks", "cases", "hosts"), [(4, 300, 1), (3, 80, 1), (2, 80, 1), (4, 150, 2), (3, 80, 3)])
+@pytest.mark.parametrize(("ranks", "cases", "hosts"), [(4, 250, 1), (3, 60, 1), (2, 60, 1), (4, 100, 2), (3, 60, 3)])
 def test_sample(ranks, cases, hosts):
     count, told = differential.play(ranks, SEED * 1_000_000, cases, limit=90, hosts=hosts)
     assert not told, "\n".join(told)
     assert count["cases"] >= cases and count["gloo"] > 0 and count["refusals"] > 0 and count["same bits"] > 0, count
+
+
+def test_every_call_is_drawn_for_a_group_of_one():
+    """The sample of one rank has each call of the program at least once."""
+    drawn = {item.call for number in range(150) for item in differential.draw_case(SEED * 1_000_000 + number, 1).items}
+    assert drawn == set(cases_of.REDUCING + cases_of.MOVING)
+    count, told = differential.play(1, SEED * 1_000_000, 150, limit=60)
+    assert not told, "\n".join(told)
+    assert count["cases"] == 150
 
 
 @pytest.mark.parametrize("op", model.OPS)
