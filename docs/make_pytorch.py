@@ -19,7 +19,8 @@ sys.path.insert(0, str(ROOT / "test" / "torch"))
 from capabilities import trial  # noqa: E402
 
 # From documentation. PyTorch's: the table of backends, and the texts of ReduceOp and isend, in
-# https://docs.pytorch.org/docs/stable/distributed.html; NCCL's types: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html
+# https://docs.pytorch.org/docs/stable/distributed.html; NCCL's types:
+# https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api/types.html
 NCCL_CALLS = {"isend, irecv with tags": "no: tags are not supported", "monitored_barrier": "no: Gloo only"}
 NCCL_LISTED = ["broadcast", "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
                "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "send, recv", "barrier"]

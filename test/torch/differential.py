@@ -204,7 +204,8 @@ def worker(rank: int, world: int) -> dict[str, Any]:
 
 def play(ranks: int, first: int, cases: int, seeds: Optional[list[int]] = None, limit: float = 60, hosts: int = 1) -> tuple[Counter[str], list[str]]:
     """Run cases with seeds `first` and up, or `seeds`; returns the count and the differences as texts."""
-    answers = run(ranks, worker, limit=limit, backend=None, argument={"first": first, "cases": cases, "seeds": seeds, "hosts": hosts})
+    order = {"first": first, "cases": cases, "seeds": seeds, "hosts": hosts}
+    answers = run(ranks, worker, limit=limit, backend=None, argument=order)
     total: Counter[str] = Counter()
     told: list[str] = []
     seen: dict[str, tuple[int, str]] = {}
@@ -215,7 +216,8 @@ def play(ranks: int, first: int, cases: int, seeds: Optional[list[int]] = None, 
             other = seen.setdefault(key, (rank, digest))
             if other[1] != digest:
                 seed = int(key.split("/")[0])
-                told.append(f"ranks {other[0]} and {rank} have other bits after item {key.split('/')[1]} of {draw_case(seed, ranks).text()}")
+                told.append(f"ranks {other[0]} and {rank} have other bits after item {key.split('/')[1]} of "
+                            + draw_case(seed, ranks).text())
     total["same bits"] = len(seen)
     return total, told
 
@@ -236,7 +238,8 @@ def main() -> int:
     count, told = play(given.ranks, given.seed * 1_000_000, given.cases, seeds, limit, given.hosts)
     for text in told:
         print(text)
-    print(f"seed {given.seed}: {len(seeds or range(given.cases))} cases on {given.ranks} ranks in {time.monotonic() - started:.0f} s; all ranks together: "
+    print(f"seed {given.seed}: {len(seeds or range(given.cases))} cases on {given.ranks} ranks, {given.hosts} host(s), "
+          f"in {time.monotonic() - started:.0f} s; all ranks together: "
           + ", ".join(f"{number} {what}" for what, number in sorted(count.items())) + f"; {len(told)} differences told")
     return 1 if told else 0
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cases of differential.py: what is called with which tensors, drawn from a seed, and what must come out.
 
-A case is a group of ranks and 1 to 4 items on it, all begun before any is waited for. Every rank draws the whole case, so it knows what the others give. An
-item says for each rank r of the group: `send[r]`, the tensors it gives; `want[r]`, what it must have afterwards, an exact tensor or a
-Reduced. In-place items give and get the same tensors. Each tensor lies in memory of a layout of its own, with a canary around it.
+A case is a group of ranks and 1 to 4 items on it, all begun before any is waited for. Every rank draws the whole case, so it knows
+what the others give. An item says for each rank r of the group: `send[r]`, the tensors it gives; `want[r]`, what it must have
+afterwards, an exact tensor or a Reduced. In-place items give and get the same tensors. Each tensor lies in memory of a layout of its
+own, with a canary around it.
 """
 
 from __future__ import annotations
@@ -244,14 +245,16 @@ class Drawer:
     def draw_all_to_all(self) -> None:
         shape = draw_shape(self.rng, 1)
         even = self.rng.random() < 0.5
-        x = [[self.values(shape if even else (int(self.rng.integers(0, 6)), *shape[1:])) for _ in range(self.size)] for _ in range(self.size)]
+        x = [[self.values(shape if even else (int(self.rng.integers(0, 6)), *shape[1:])) for _ in range(self.size)]
+             for _ in range(self.size)]
         self.item.send = x
         self.item.want = [[x[k][r] for k in range(self.size)] for r in range(self.size)]
 
     def draw_all_to_all_single(self) -> None:
         shape = draw_shape(self.rng, 1)
         rows = self.rng.integers(0, 6, (self.size, self.size)) if self.rng.random() < 0.6 else None
-        x = [[self.values((shape[0] if rows is None else int(rows[r][p]), *shape[1:])) for p in range(self.size)] for r in range(self.size)]
+        x = [[self.values((shape[0] if rows is None else int(rows[r][p]), *shape[1:])) for p in range(self.size)]
+             for r in range(self.size)]
         self.item.splits = None if rows is None else rows.tolist()
         self.item.send = [[join(x[r])] for r in range(self.size)]
         self.item.want = [[join([x[k][r] for k in range(self.size)])] for r in range(self.size)]
@@ -301,9 +304,6 @@ def draw_case(seed: int, world: int) -> Case:
     items = []
     for _ in range(int(rng.integers(1, 5)) if rng.random() < 0.4 else 1):
         items.append(Drawer(rng, size).item_of_any_kind())
-    if any(item.call in ("send_recv", "batch_isend_irecv") and not item.asynchronous for item in items):
-        for item in items:  # a blocking receive before the others began would wait for ever only if an order were wrong: keep it plain
-            item.asynchronous = item.asynchronous or item.call not in ("send_recv", "batch_isend_irecv")
     return Case(seed, ranks, items)
 
 

@@ -18,7 +18,8 @@ subnormal t and largest number M; everything below is computed in float64, which
 
 The result is that value rounded once to the type; rounding is monotonic, so it lies between the rounded ends. Where partial results
 could overflow (sum|x_k| or prod max(1, |x_k|) above M and n > 2), or a partial product underflow beside an infinity, the order decides, and
-anything is right. A sum of zeros is -0.0 only if all are, and never in complex numbers (of one rank alone it is what was given). NaN in, or infinities of both signs, is NaN out.
+anything is right. A sum of zeros is -0.0 only if all are, and never in complex numbers (of one rank alone it is what was given). NaN in,
+or infinities of both signs, is NaN out.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def sum_interval(x: np.ndarray, dtype: torch.dtype, acc: torch.dtype, divisor: i
     low, high = round_to(total - error, acc), round_to(total + error, acc)
     if divisor > 1:
         low, high = low / divisor, high / divisor
-        low, high = low - np.abs(np.where(np.isinf(low), 0, low)) * u * 1.01 - tiny, high + np.abs(np.where(np.isinf(high), 0, high)) * u * 1.01 + tiny
+        low = low - np.abs(np.where(np.isinf(low), 0, low)) * u * 1.01 - tiny
+        high = high + np.abs(np.where(np.isinf(high), 0, high)) * u * 1.01 + tiny
     low, high = round_to(round_to(low, acc), dtype), round_to(round_to(high, acc), dtype)
     low, high = np.where(plus, np.inf, np.where(minus, -np.inf, low)), np.where(plus, np.inf, np.where(minus, -np.inf, high))
     return Interval(low, high, np.isnan(x).any(0) | (plus & minus), loose & ~np.isnan(x).any(0))
@@ -189,7 +191,9 @@ def extreme(op: str, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, np.where(value == 0, negative, np.signbit(value))
 
 
-def judge_floats(op: str, inputs: list[torch.Tensor], got: torch.Tensor, factor: float, acc: Optional[torch.dtype], strict: bool) -> tuple[np.ndarray, Any]:
+def judge_floats(
+    op: str, inputs: list[torch.Tensor], got: torch.Tensor, factor: float, acc: Optional[torch.dtype], strict: bool
+) -> tuple[np.ndarray, Any]:
     """(which elements are wrong, what was expected)."""
     dtype, n = got.dtype, len(inputs)
     if op == "PREMUL_SUM":
@@ -244,9 +248,16 @@ def reduce_integers(op: str, inputs: list[torch.Tensor]) -> np.ndarray:
     return np.array([int(v) // len(x) if v >= 0 else -(-int(v) // len(x)) for v in total], dtype=total.dtype)
 
 
-def judge(op: str, inputs: list[torch.Tensor], got: torch.Tensor, factor: float = 1.0, acc: Optional[torch.dtype] = None, strict: bool = True) -> str:
-    """What is wrong with `got` as the reduction of `inputs`; "" when nothing. `acc`: another accumulator than Quoit's; not strict: signs
-    of zeros, and NaN in MIN and MAX, are free."""
+def judge(
+    op: str,
+    inputs: list[torch.Tensor],
+    got: torch.Tensor,
+    factor: float = 1.0,
+    acc: Optional[torch.dtype] = None,
+    strict: bool = True,
+) -> str:
+    """What is wrong with `got` as the reduction of `inputs`; "" when nothing. `acc`: another accumulator than Quoit's; not strict:
+    signs of zeros, and NaN in MIN and MAX, are free."""
     if got.shape != inputs[0].shape or got.dtype != inputs[0].dtype:
         return f"shape {tuple(got.shape)} {got.dtype}"
     if got.numel() == 0:
@@ -271,4 +282,5 @@ def judge(op: str, inputs: list[torch.Tensor], got: torch.Tensor, factor: float 
     i = int(np.argmax(wrong))
     given = [repr(tensor.reshape(-1)[i].item()) for tensor in inputs]
     return (f"{int(wrong.sum())} of {len(wrong)} elements are wrong; element {i}: {op} of {', '.join(given)}"
-            f"{f' (factor {factor})' if op == 'PREMUL_SUM' else ''} gave {got.reshape(-1)[i].item()!r}, expected {ends[0][i]!r} .. {ends[1][i]!r}")
+            f"{f' (factor {factor})' if op == 'PREMUL_SUM' else ''} gave {got.reshape(-1)[i].item()!r}, "
+            f"expected {ends[0][i]!r} .. {ends[1][i]!r}")

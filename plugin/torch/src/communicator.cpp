@@ -46,8 +46,8 @@ int linger_ms()
 
 Flight::Flight(Flight &&other) noexcept
     : comm(std::move(other.comm)), operation(other.operation), requests(std::move(other.requests)), keep(std::move(other.keep)),
-      copies(std::move(other.copies)), complex_sums(std::move(other.complex_sums)), source(other.source), ended_(other.ended_), status_(other.status_),
-      error_(std::move(other.error_))
+      copies(std::move(other.copies)), complex_sums(std::move(other.complex_sums)), source(other.source), ended_(other.ended_),
+      status_(other.status_), error_(std::move(other.error_))
 {
     other.requests.clear();
 }
