@@ -374,7 +374,7 @@ def start(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors, async
 def start_native(item: Item, group: Any, send: Tensors, recv: Tensors) -> Works:
     """The process group's own methods: torch.distributed takes complex tensors apart and refuses some operations on them."""
     call = "all_reduce_coalesced" if item.call == "managed all_reduce" else item.call
-    options = {"reduce": dist.ReduceOptions, "all_reduce": dist.AllreduceOptions,
+    options: Any = {"reduce": dist.ReduceOptions, "all_reduce": dist.AllreduceOptions,
                "all_reduce_coalesced": dist.AllreduceCoalescedOptions}.get(call, dist.ReduceScatterOptions)()
     options.reduceOp = reduce_op(item)
     if call == "reduce":
@@ -405,7 +405,7 @@ def start_managed(item: Item, group: Any, send: Tensors, recv: Tensors, asynchro
 
 def start_messages(item: Item, group: Any, rank: int, send: Tensors, recv: Tensors, asynchronous: bool) -> Works:
     sends, recvs = iter(send), iter(recv)
-    works = []
+    works: Works = []
     for source, destination, tag in item.messages:
         if rank == source:
             works.append((dist.isend if asynchronous else dist.send)(next(sends), group=group, tag=tag, group_dst=destination))

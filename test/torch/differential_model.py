@@ -76,6 +76,7 @@ KINDS = {"float": ["whole", "normal", "wide", "special", "tiny"], "integer": ["s
 
 def draw_floats(rng: np.random.Generator, dtype: torch.dtype, count: int, kind: str) -> torch.Tensor:
     info = torch.finfo(dtype)
+    value: np.ndarray
     if kind == "whole":
         value = rng.integers(-8, 9, count).astype(np.float64)
     elif kind == "tiny":  # about the least numbers, subnormal ones among them
