@@ -40,8 +40,9 @@ from differential_model import bits, same_bits
 from launcher import argument, run
 
 MOST_TOLD = 20  # differences a rank describes
-GLOO_MOVES = ["broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter", "all_to_all_single"]
-GLOO_REDUCES = ["all_reduce", "reduce", "reduce_scatter_tensor"]
+GLOO_MOVES = ["broadcast", "all_gather", "all_gather_into_tensor", "all_gather_coalesced", "gather", "scatter", "all_to_all",
+              "all_to_all_single", "send_recv"]
+GLOO_REDUCES = ["all_reduce", "all_reduce_coalesced", "managed all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"]
 GLOO_DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
 
 
