@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { LINE_CAPACITY = 2048, LIMITED_COUNT = 64 };
@@ -62,11 +63,9 @@ bool log_enabled(log_level_t level)
     return (int64_t)level <= least;
 }
 
-/* "%r", "%h", "%p" to rank, host, pid; "none" while there is no rank. False when the result does not fit. */
-static bool expand_path(const char *pattern, char path[PATH_MAX])
+bool log_expand_path(const char *pattern, int rank, char path[PATH_MAX])
 {
     size_t length = 0;
-    int rank = atomic_load_explicit(&shown_rank, memory_order_relaxed);
     for (const char *c = pattern; *c; c++) {
         char piece[HOST_NAME_MAX + 1] = {*c};
         char kind = *c == '%' ? c[1] : '\0';
@@ -82,6 +81,28 @@ static bool expand_path(const char *pattern, char path[PATH_MAX])
     }
     path[length] = '\0';
     return true;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat found;
+    return path[strlen(path) - 1] == '/' || (stat(path, &found) == 0 && S_ISDIR(found.st_mode));
+}
+
+bool log_rank_path(const char *pattern, int rank, const char *name, char path[PATH_MAX])
+{
+    char whole[PATH_MAX];
+    size_t length = strlen(pattern);
+    const char *slash = strrchr(pattern, '/'), *dot = strrchr(pattern, '.'), *name_begin = slash ? slash + 1 : pattern;
+    size_t tail = dot && dot > name_begin ? strlen(dot) : 0;
+    bool tells = strstr(pattern, "%r") || strstr(pattern, "%p");
+    if (length == 0 || length >= sizeof whole) return false;
+    int printed;
+    if (is_directory(pattern))
+        printed = snprintf(whole, sizeof whole, "%s/%s", pattern, name);
+    else
+        printed = snprintf(whole, sizeof whole, "%.*s%s%s", (int)(length - tail), pattern, tells ? "" : ".%r", pattern + length - tail);
+    return printed > 0 && (size_t)printed < sizeof whole && log_expand_path(whole, rank, path);
 }
 
 static void write_whole(int fd, const char *line, size_t length)
@@ -118,7 +139,7 @@ static int target_fd(void)
 {
     char path[PATH_MAX];
     const char *pattern = settings_are_loaded() ? setting_string(SETTING_LOG_FILE) : "";
-    if (!*pattern || !expand_path(pattern, path)) return STDERR_FILENO;
+    if (!*pattern || !log_expand_path(pattern, atomic_load_explicit(&shown_rank, memory_order_relaxed), path)) return STDERR_FILENO;
     for (const log_target_t *target = atomic_load(&targets); target; target = target->next)
         if (!strcmp(target->path, path)) return target->fd;
     return open_target(path);

@@ -3,6 +3,7 @@
 #ifndef QUOIT_BASE_LOG_H
 #define QUOIT_BASE_LOG_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 typedef enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level_t;
@@ -16,6 +17,13 @@ void log_write_limited(const char *key, log_level_t level, const char *room, con
     __attribute__((format(printf, 4, 5)));
 /** Name of this host for messages (gethostname, "?" when it fails). */
 const char *log_host(void);
+/** "%r", "%h", "%p" to rank ("none" when it is negative), host, pid, in a new path. False when the result does not fit. */
+bool log_expand_path(const char *pattern, int rank, char path[PATH_MAX]);
+/**
+ * A file of one rank: as log_expand_path; where the pattern tells neither rank nor pid, the rank is added, before the ending of the name;
+ * a pattern that ends in "/", or is a directory, is one for `name`, which has %r in it.
+ */
+bool log_rank_path(const char *pattern, int rank, const char *name, char path[PATH_MAX]);
 
 /* Arguments are evaluated only when the level is on. */
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)

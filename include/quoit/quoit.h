@@ -236,6 +236,26 @@ QUOIT_API quoit_status_t quoit_comm_error(quoit_comm_t *comm, char *text, size_t
 typedef enum quoit_format { QUOIT_FORMAT_TEXT, QUOIT_FORMAT_JSON } quoit_format_t;
 /** Ranks, hosts, transports of each edge in use, counters. `*text` is to be freed with free(). */
 QUOIT_API quoit_status_t quoit_comm_describe(quoit_comm_t *comm, quoit_format_t format, char **text);
+/**
+ * The newest operations of a communicator (64 collectives, 64 sends and recvs), what runs, and who it waits for, as text or JSON,
+ * allocated with malloc. Also after it has failed. JSON times are Unix times in seconds.
+ */
+QUOIT_API quoit_status_t quoit_comm_history(quoit_comm_t *comm, quoit_format_t format, char **text);
+/**
+ * The same of all communicators of another process of this user on this machine, which need not answer: it may be stopped or hang.
+ * ERR_SYSTEM when it is gone or another user's, ERR_NOT_FOUND when it does not use Quoit, ERR_MISMATCH when it uses another version.
+ */
+QUOIT_API quoit_status_t quoit_process_history(int pid, quoit_format_t format, char **text);
+/**
+ * Record a timeline of this process's operations from now on (or from its first communicator on), written at quoit_trace_stop, or
+ * when the last communicator is destroyed, as JSON that Perfetto reads. path: as setting TRACE, which records from the start.
+ * ERR_INVALID when one is being recorded, ERR_SYSTEM when the file cannot be made.
+ */
+QUOIT_API quoit_status_t quoit_trace_start(const char *path);
+/** End it and write the file; QUOIT_OK when none is recorded. */
+QUOIT_API quoit_status_t quoit_trace_stop(void);
+/** Turn <path>.partial, which a killed process left behind, into the same JSON. */
+QUOIT_API quoit_status_t quoit_trace_convert(const char *partial, const char *path);
 
 /* ---------------------------------------------------------------- requests */
 
