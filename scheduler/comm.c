@@ -6,6 +6,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "scheduler/execute_device.h"
+#include "scheduler/history.h"
+#include "scheduler/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +54,8 @@ void operation_finish(operation_t *operation, quoit_status_t status, const char 
     if (operation->kind != OPERATION_COLLECTIVE) engine->transfers--;
     engine->running--;
     engine_completed(engine);
+    journal_end(operation->comm->journal, operation, status);
+    if (engine->trace) trace_ended(engine->trace, operation, status);
     bool on_stack = operation->on_stack;
     atomic_store_explicit(&operation->status, status, memory_order_release); /* a blocking caller's is gone from here on */
     if (!on_stack) operation_release(operation);
@@ -87,7 +91,9 @@ void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char 
     atomic_store_explicit(&comm->status, status, memory_order_release);
     comm->engine->failed = true;
     log_info("comm", "%s", comm->error);
+    journal_fail(comm->journal, status, comm->error);
     if (tell) control_send_abort(comm);
+    history_dump(comm);
     end_all(comm, status);
 }
 
@@ -154,7 +160,13 @@ void comm_take(quoit_comm_t *comm, operation_t *operation)
 {
     bool collective = operation->kind == OPERATION_COLLECTIVE;
     comm->engine->running++;
-    if (!collective) comm->engine->transfers++;
+    if (collective) {
+        journal_add(&comm->journal->taken, 1);
+    } else {
+        comm->engine->transfers++;
+        journal_begin(comm->journal, operation, true);
+        if (comm->engine->trace) trace_begun(comm->engine->trace, comm, operation);
+    }
     list_append(collective ? &comm->queue : &comm->messages, &operation->link);
     quoit_status_t status = atomic_load_explicit(&comm->status, memory_order_relaxed);
     if (status != QUOIT_OK)
@@ -172,6 +184,8 @@ static bool advance_queue(quoit_comm_t *comm)
         if (!operation->started) {
             operation->started = moved = true;
             number(comm, operation);
+            journal_begin(comm->journal, operation, true);
+            if (comm->engine->trace) trace_begun(comm->engine->trace, comm, operation);
             status = execute_begin(comm, operation);
         }
         if (status == QUOIT_OK) status = execute_advance(comm, &moved);
@@ -278,6 +292,7 @@ static void check_left(quoit_comm_t *comm)
 
 void comm_check(quoit_comm_t *comm, uint64_t now)
 {
+    history_note(comm, now);
     quoit_status_t status = execute_check(comm);
     if (status < 0) {
         char text[256], cause[ERROR_TEXT_CAPACITY];

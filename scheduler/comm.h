@@ -5,6 +5,7 @@
 
 #include "scheduler/execute.h"
 #include "scheduler/job.h"
+#include "scheduler/journal.h"
 #include "scheduler/match.h"
 #include "scheduler/window.h"
 
@@ -36,6 +37,9 @@ struct quoit_comm {
     int plan_count, plan_next;
     operation_description_t last; /* newest operation that finished */
     uint64_t finished;      /* operations */
+    uint32_t trace_turn, trace_arrived; /* place is one of this trace; newest operation whose first wait was traced */
+    uint16_t trace_place;
+    journal_block_t *journal; /* its newest operations, where they can be read from outside */
     bool relays;            /* another rank's failure is being passed on */
     uint64_t left_seen;     /* engine->network_polls when somebody was found to have left; 0: nobody */
 

@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/comm.h"
+#include "scheduler/history.h"
+#include "scheduler/trace.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@ static void free_comm(quoit_comm_t *comm)
     for (int i = 0; i < comm->plan_count; i++) plan_destroy(comm->plans[i]);
     matcher_clear(&comm->matcher);
     execute_destroy(&comm->execution);
+    journal_block_destroy(comm->engine->journal, comm->journal);
     topology_destroy(comm->topology);
     free(comm->job_rank);
     free(comm);
@@ -74,6 +77,8 @@ static quoit_status_t make_comm(job_t *job, uint64_t id, int rank, int size, con
     }
     for (int i = 0; i < size; i++) comm->job_rank[i] = ranks ? ranks[i] : i;
     status = make_topology(comm);
+    if (status == QUOIT_OK) status = history_create(comm);
+    if (status == QUOIT_OK) trace_begin_wanted(comm->engine, job->rank);
     if (status == QUOIT_OK) status = make_window(comm);
     if (status != QUOIT_OK) goto free_comm;
     comm->map = comm->engine->map != NULL;

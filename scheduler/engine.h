@@ -24,6 +24,8 @@
 
 typedef struct engine engine_t;
 typedef struct operation operation_t;
+typedef struct journal journal_t;
+typedef struct trace trace_t;
 
 enum { PEER_NAME_CAPACITY = 192 };
 
@@ -65,6 +67,10 @@ struct engine {
     bool progress_running;
     pthread_t progress_thread;
     _Atomic(operation_t *) submitted; /* newest first */
+    trace_t *trace;          /* NULL: nobody wants a timeline; the owner's */
+    bool trace_taken;        /* the setting's trace was begun */
+    int rank;                /* in the job, -1 before the first communicator */
+    journal_t *journal;      /* what communicators did last; written by the owner */
 
     /* the owner's */
     engine_transport_t transport[REGISTRY_CAPACITY];
@@ -94,6 +100,8 @@ struct engine {
 
 /** The process's engine, made when first used; counted. */
 quoit_status_t engine_default(engine_t **engine);
+/** The same if there is one, with one more user; else NULL. */
+engine_t *engine_current(void);
 /** A new one, users == 1: for tests with ranks as threads. */
 quoit_status_t engine_create(engine_t **engine);
 /** One user more. */

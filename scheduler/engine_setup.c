@@ -7,6 +7,8 @@
 #include "base/settings.h"
 #include "scheduler/comm.h"
 #include "scheduler/engine_internal.h"
+#include "scheduler/journal.h"
+#include "scheduler/trace.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -106,6 +108,7 @@ quoit_status_t engine_create(engine_t **result)
     engine_t *engine = calloc(1, sizeof *engine);
     if (!engine) return error_set(QUOIT_ERR_NO_MEMORY, "engine: %zu bytes", sizeof *engine);
     engine->users = 1;
+    engine->rank = -1;
     engine->fork_generation = engine_fork_generation();
     engine->spin_time = (uint64_t)setting_int(SETTING_SPIN_TIME) * 1000;
     engine->stream_bytes = cpu_cache_size() / 2;
@@ -140,6 +143,7 @@ quoit_status_t engine_create(engine_t **result)
     status = watch_descriptor(engine, engine->doorbell);
     if (status == QUOIT_OK) status = open_transports(engine);
     if (status != QUOIT_OK) goto close_epoll;
+    engine->journal = journal_create(engine->self);
     *result = engine;
     return QUOIT_OK;
 
@@ -176,6 +180,15 @@ quoit_status_t engine_default(engine_t **engine)
     if (status == QUOIT_OK) *engine = default_engine;
     pthread_mutex_unlock(&default_mutex);
     return status;
+}
+
+engine_t *engine_current(void)
+{
+    pthread_mutex_lock(&default_mutex);
+    engine_t *engine = default_engine && default_engine->fork_generation == engine_fork_generation() ? default_engine : NULL;
+    if (engine) engine->users++;
+    pthread_mutex_unlock(&default_mutex);
+    return engine;
 }
 
 enum { LINGER_AFTER_FAILURE_US = 500000 };
@@ -222,6 +235,8 @@ static void engine_destroy(engine_t *engine)
     close_transports(engine);
     close(engine->epoll);
     close(engine->doorbell);
+    if (trace_finish(engine->trace) != QUOIT_OK) log_write(LOG_WARN, "trace", "%s", error_text());
+    journal_destroy(engine->journal);
     table_destroy(engine->comms);
     table_destroy(engine->peers);
     pthread_cond_destroy(&engine->free_or_done);

@@ -10,6 +10,7 @@
 #include "scheduler/comm.h"
 #include "scheduler/execute_device.h"
 #include "scheduler/reduce/reduce.h"
+#include "scheduler/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,10 +283,11 @@ static quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run)
 
 /* ------------------------------------------------------------------ chunks */
 
-/* Run one chunk as far as it goes; steps from `limit` on are not open to it yet. */
-static quoit_status_t run_chunk(quoit_comm_t *comm, chunk_run_t *run, int limit, bool *moved)
+/* Run one chunk as far as it goes; steps from `limit` on are not open to it yet. Made twice: nothing asks for a trace at each step. */
+static inline __attribute__((always_inline)) quoit_status_t run_chunk(quoit_comm_t *comm, chunk_run_t *run, int limit, bool *moved, trace_t *trace)
 {
     execution_t *execution = &comm->execution;
+    if (trace && run->since == 0) run->since = clock_now();
     if (run->phase < CHUNK_STEPS) {
         quoit_status_t status = execute_device_in(execution, run);
         if (status < 0) return status;
@@ -296,6 +298,7 @@ static quoit_status_t run_chunk(quoit_comm_t *comm, chunk_run_t *run, int limit,
         quoit_status_t outcome = run_step(comm, run);
         if (outcome != QUOIT_OK) return outcome;
         *moved = true;
+        if (trace) run->since = trace_step(trace, comm, &execution->plan->step[run->step], run->chunk, run->since);
         if (++run->step == execution->plan->steps) run->phase = execution->row ? CHUNK_STAGE_OUT : CHUNK_DONE;
     }
     if (run->phase > CHUNK_STEPS && run->phase < CHUNK_DONE) {
@@ -319,7 +322,7 @@ static void start_chunks(execution_t *execution)
     }
 }
 
-quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved)
+static inline __attribute__((always_inline)) quoit_status_t advance(quoit_comm_t *comm, bool *moved, trace_t *trace)
 {
     execution_t *execution = &comm->execution;
     for (;;) {
@@ -327,7 +330,7 @@ quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved)
         int limit = execution->plan->steps;
         for (size_t chunk = execution->oldest; chunk < execution->next; chunk++) {
             chunk_run_t *run = run_of(execution, chunk);
-            quoit_status_t outcome = run_chunk(comm, run, limit, moved);
+            quoit_status_t outcome = run_chunk(comm, run, limit, moved, trace);
             if (outcome < 0) return outcome;
             if (run->phase == CHUNK_STEPS) limit = run->step;
             if (run->phase < CHUNK_STEPS) break;
@@ -337,6 +340,14 @@ quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved)
         if (execution->oldest == execution->binding.chunks) return QUOIT_OK;
         if (execution->oldest == before) return QUOIT_IN_PROGRESS;
     }
+}
+
+static __attribute__((noinline)) quoit_status_t advance_traced(quoit_comm_t *comm, bool *moved) { return advance(comm, moved, comm->engine->trace); }
+
+quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved)
+{
+    if (comm->engine->trace) return advance_traced(comm, moved);
+    return advance(comm, moved, NULL);
 }
 
 /* ------------------------------------------------------------------ begin and end */

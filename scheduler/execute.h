@@ -17,6 +17,7 @@ typedef struct chunk_run {
     int step;
     int transfers; /* started and not yet waited for */
     bool named;    /* current step's peers were checked */
+    uint64_t since; /* traced: when the step before ended, ns; 0: not yet known */
 } chunk_run_t;
 
 /** One transfer and whom it joins, for texts. */

@@ -51,6 +51,8 @@ struct operation {
     plan_side_t send, recv;
     size_t width;
     double factor[2];
+    uint64_t journal_number;   /* of its entry in the communicator's journal; 0: none yet */
+    uint64_t trace_begun;      /* ns; 0: nobody traced it then */
     quoit_part_t *parts;       /* copies of the caller's part arrays; owned */
     operation_device_t device; /* row NULL: host */
     /* send and recv */

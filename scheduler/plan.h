@@ -212,5 +212,6 @@ void plan_print(const plan_t *plan, text_t *text);
 
 const char *plan_collective_name(plan_collective_t collective);
 const char *plan_algorithm_name(plan_algorithm_t algorithm);
+const char *plan_verb_name(plan_verb_t verb);
 
 #endif

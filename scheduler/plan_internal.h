@@ -13,7 +13,6 @@ enum {
     PLAN_RING_PART = 1024             /* bytes: a ring whose messages would be smaller loses against doubling */
 };
 
-const char *plan_verb_name(plan_verb_t verb);
 const char *plan_space_name(plan_space_t space);
 
 #endif
