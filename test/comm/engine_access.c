@@ -3,6 +3,8 @@
 
 #include "scheduler/comm.h"
 
+#include <string.h>
+
 void test_engine_set_host(engine_t *engine, unsigned long host) { engine->host_label = host; }
 
 engine_t *test_comm_engine(quoit_comm_t *comm) { return comm->engine; }
@@ -47,4 +49,10 @@ quoit_status_t test_engine_arena_probe(engine_t *engine, unsigned long *address)
     engine_leave(engine);
     if (status == QUOIT_OK) *address = (unsigned long)memory;
     return status;
+}
+
+unsigned long test_comm_secret(const quoit_comm_t *comm, unsigned char secret[64])
+{
+    memcpy(secret, comm->job->secret, sizeof comm->job->secret);
+    return sizeof comm->job->secret;
 }

@@ -28,6 +28,8 @@ typedef struct test_engine_state {
 void test_engine_look(engine_t *engine, test_engine_state_t *state);
 /** Bytes in use of the memory shared inside the host: allocates and frees a block and says where it lay. */
 quoit_status_t test_engine_arena_probe(engine_t *engine, unsigned long *address);
+/** The secret of the communicator's job. Returns its length. */
+unsigned long test_comm_secret(const quoit_comm_t *comm, unsigned char secret[64]);
 
 #ifdef __cplusplus
 }
