@@ -13,7 +13,9 @@ Everything of ``torch.distributed`` then works as with any other backend. Settin
 from __future__ import annotations
 
 import atexit
-from typing import Optional
+import json as _json
+import os
+from typing import Any, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -40,7 +42,7 @@ _check_torch()
 from quoit import _C, _compat  # noqa: E402 - the check must come first
 from quoit._C import Options, ProcessGroupQuoit  # noqa: E402
 
-__all__ = ["Options", "ProcessGroupQuoit", "describe", "last_error", "settings", "__version__"]
+__all__ = ["Options", "ProcessGroupQuoit", "describe", "history", "last_error", "settings", "trace", "__version__"]
 
 
 def _create(
@@ -71,6 +73,46 @@ def _backend_of(group: Optional[dist.ProcessGroup]) -> ProcessGroupQuoit:
 def describe(group: Optional[dist.ProcessGroup] = None, json: bool = False) -> str:
     """Ranks, hosts, transports in use and counters of ``group`` (the default group if None), as text or JSON."""
     return _backend_of(group).describe(json)
+
+
+def history(group: Optional[dist.ProcessGroup] = None) -> list[dict[str, Any]]:
+    """The newest operations of ``group``, oldest first: at most 64 collectives, and 64 sends and receives. Also after a failure.
+
+    Each has ``operation``, ``dtype``, ``count``, the times ``issued``, ``started``, ``ended`` (Unix times; None: not yet) and
+    ``status`` (``"running"``, ``"done"``, or an error's name); collectives have ``sequence``, ``algorithm``, and ``op`` or ``root``
+    where it means something; sends and receives ``peer`` and ``tag``.
+    """
+    operations = _json.loads(_backend_of(group).history(True)).get("operations", [])
+    return sorted(operations, key=lambda operation: operation["issued"])
+
+
+class trace:
+    """Record a timeline of this process's operations from now on, for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
+
+    ``path`` is a file, or a directory; ``%r`` in it becomes the rank, which is added where it lacks. The file is written by
+    :meth:`stop`, by leaving a ``with`` block, or with the end of the last group, whichever comes first::
+
+        with quoit.trace("/tmp/step.json"):
+            loss.backward()
+
+    The command ``quoit merge-trace`` joins the files of several ranks.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        _C.trace_start(os.fspath(path))
+        self._running = True
+
+    def stop(self) -> None:
+        """End it and write the file; once."""
+        if self._running:
+            self._running = False
+            _C.trace_stop()
+
+    def __enter__(self) -> "trace":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def last_error(group: Optional[dist.ProcessGroup] = None) -> Optional[str]:

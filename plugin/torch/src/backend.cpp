@@ -268,7 +268,7 @@ c10d::ErrorType ProcessGroupQuoit::getError()
     }
 }
 
-std::string ProcessGroupQuoit::describe(bool json)
+std::string ProcessGroupQuoit::report(const char *what, bool json, quoit_status_t (*call)(quoit_comm_t *, quoit_format_t, char **))
 {
     WithoutGil nogil;
     const c10::intrusive_ptr<Communicator> comm = peek();
@@ -277,15 +277,18 @@ std::string ProcessGroupQuoit::describe(bool json)
                                  ", not connected yet: its ranks meet at the first operation\n";
     Communicator::Use use(*comm, Communicator::Use::kRunning);
     if (!use)
-        throw_error(QUOIT_ERR_CLOSED, "describe", "the process group was destroyed");
+        throw_error(QUOIT_ERR_CLOSED, what, "the process group was destroyed");
     char *text = nullptr;
-    const quoit_status_t status = quoit_comm_describe(use.comm(), json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text);
+    const quoit_status_t status = call(use.comm(), json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text);
     if (status != QUOIT_OK)
-        throw_error(status, "describe", quoit_last_error());
+        throw_error(status, what, quoit_last_error());
     std::string result = text;
     std::free(text);
     return result;
 }
+
+std::string ProcessGroupQuoit::describe(bool json) { return report("describe", json, quoit_comm_describe); }
+std::string ProcessGroupQuoit::history(bool json) { return report("history", json, quoit_comm_history); }
 
 void ProcessGroupQuoit::abort()
 {

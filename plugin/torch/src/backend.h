@@ -46,6 +46,8 @@ public:
 
     /** What the group is and how its ranks are joined, as text or JSON. */
     std::string describe(bool json);
+    /** Its newest operations, what runs and whom it waits for; also after a failure. */
+    std::string history(bool json);
     /** Text of the first error of the group; "" when there was none. */
     std::string lastError();
 
@@ -89,6 +91,7 @@ public:
     WorkPtr recvAnysource(Tensors &tensors, int tag) override;
 
 private:
+    std::string report(const char *what, bool json, quoit_status_t (*call)(quoit_comm_t *, quoit_format_t, char **));
     friend class Launch;
 
     WorkPtr receive(const Operation &operation, Tensors &tensors, int source, int tag);

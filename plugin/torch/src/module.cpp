@@ -59,6 +59,48 @@ std::string settings()
     });
 }
 
+std::string process_history(int pid, bool json)
+{
+    return translated([&] {
+        char *text = nullptr;
+        const quoit_status_t status = quoit_process_history(pid, json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text);
+        if (status != QUOIT_OK)
+            throw_error(status, "debug", quoit_last_error());
+        std::string result = text;
+        std::free(text);
+        return result;
+    });
+}
+
+void trace_start(const std::string &path)
+{
+    translated([&] {
+        WithoutGil nogil;
+        const quoit_status_t status = quoit_trace_start(path.c_str());
+        if (status != QUOIT_OK)
+            throw_error(status, "trace", quoit_last_error());
+    });
+}
+
+void trace_stop()
+{
+    translated([] {
+        WithoutGil nogil;
+        const quoit_status_t status = quoit_trace_stop();
+        if (status != QUOIT_OK)
+            throw_error(status, "trace", quoit_last_error());
+    });
+}
+
+void trace_convert(const std::string &partial, const std::string &path)
+{
+    translated([&] {
+        const quoit_status_t status = quoit_trace_convert(partial.c_str(), path.c_str());
+        if (status != QUOIT_OK)
+            throw_error(status, "trace", quoit_last_error());
+    });
+}
+
 void bind_options(py::module_ &module, const py::object &backend)
 {
     const py::object base = backend.attr("Options");
@@ -83,6 +125,8 @@ void bind_backend(py::module_ &module, const py::object &backend)
         })
         .def("describe", [](ProcessGroupQuoit &self, bool json) { return translated([&] { return self.describe(json); }); },
              py::arg("json") = false)
+        .def("history", [](ProcessGroupQuoit &self, bool json) { return translated([&] { return self.history(json); }); },
+             py::arg("json") = false)
         .def("last_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.lastError(); }); })
         .def("get_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.getError(); }); })
         .def("_set_default_timeout",
@@ -103,4 +147,8 @@ PYBIND11_MODULE(_C, module)
     module.def("shutdown_all", shutdown_all);
     module.def("library_version", [] { return std::string(quoit_version()); });
     module.def("settings", settings);
+    module.def("process_history", process_history, py::arg("pid"), py::arg("json") = false);
+    module.def("trace_start", trace_start, py::arg("path"));
+    module.def("trace_stop", trace_stop);
+    module.def("trace_convert", trace_convert, py::arg("partial"), py::arg("path"));
 }

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user asks when something is slow or hangs: history, the command `quoit debug`, timelines and their merging."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from launcher import SLOW, argument, directory, message_of, run
+
+import quoit
+from quoit import _merge
+from quoit.__main__ import main
+
+
+def history_worker(rank, size):
+    assert quoit.history() == [] or quoit.history()[0]["operation"] == "barrier"
+    dist.all_reduce(torch.ones(321), op=dist.ReduceOp.MAX)
+    dist.broadcast(torch.ones(7, dtype=torch.float64), src=1)
+    if rank == 0:
+        dist.send(torch.ones(5), 1, tag=9)
+    elif rank == 1:
+        dist.recv(torch.ones(5), 0, tag=9)
+    operations = quoit.history()
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(3), group=group)
+    return operations, quoit.history(group) if rank < 2 else None
+
+
+def test_history():
+    for rank, (operations, of_group) in enumerate(run(3, history_worker)):
+        named = {operation["operation"]: operation for operation in operations}
+        assert named["allreduce"]["count"] == 321 and named["allreduce"]["op"] == "max" and named["allreduce"]["dtype"] == "float32"
+        assert named["broadcast"]["root"] == 1 and named["broadcast"]["dtype"] == "float64"
+        if rank < 2:
+            message = named["send" if rank == 0 else "recv"]
+            assert (message["count"], message["peer"], message["tag"]) == (5, 1 - rank, 9)
+            assert [o["count"] for o in of_group if o["operation"] == "allreduce"] == [3]
+        for operation in operations:
+            assert operation["status"] == "done"
+            assert operation["issued"] <= operation["started"] + 1e-6 <= operation["ended"] + 2e-6
+            assert abs(operation["issued"] - time.time()) < 600
+        assert [o["issued"] for o in operations] == sorted(o["issued"] for o in operations)
+
+
+def failing_worker(rank, size):
+    from datetime import timedelta
+
+    dist.all_reduce(torch.ones(3))
+    if rank == 0:
+        dist.distributed_c10d._set_pg_timeout(timedelta(milliseconds=200))
+        message_of(lambda: dist.all_reduce(torch.ones(4)))
+    dist.distributed_c10d._get_default_store().wait([f"failed{1 - rank}"]) if rank else None
+    dist.distributed_c10d._get_default_store().set("failed0", "")
+    return quoit.history()
+
+
+def test_history_after_failure():
+    operations = run(2, failing_worker)[0]
+    assert operations[-1]["count"] == 4 and operations[-1]["status"] not in ("done", "running"), operations
+
+
+def hanging_worker(rank, size):
+    place = directory()
+    (place / f"pid{rank}").write_text(str(os.getpid()))
+    dist.all_reduce(torch.ones(10))
+    (place / f"ready{rank}").touch()
+    if rank == 1:
+        while not (place / "go").exists():
+            time.sleep(0.01)
+    dist.all_reduce(torch.ones(77))
+
+
+def wait_for(what, limit=30):
+    end = time.monotonic() + limit * SLOW
+    while not (found := what()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+    return found
+
+
+def test_debug_of_a_hanging_rank(tmp_path, capfd):
+    def look(processes):
+        try:
+            wait_for(lambda: (tmp_path / "ready0").exists() and (tmp_path / "ready1").exists())
+            pids = [int((tmp_path / f"pid{rank}").read_text()) for rank in range(2)]
+
+            def waits():
+                assert main(["debug", str(pids[0])]) == 0
+                text = capfd.readouterr().out
+                return text if "HAS NOT ARRIVED" in text and "    waiting for rank 1 (" in text else None
+
+            text = wait_for(waits)
+            assert "(float32, sum, 77 elements)" in text and f"pid {pids[1]})" in text, text
+            os.kill(pids[0], signal.SIGSTOP)
+            try:
+                assert main(["debug", "--json", str(pids[0]), str(pids[1])]) == 0
+                stopped, idle = json.loads(capfd.readouterr().out)
+            finally:
+                os.kill(pids[0], signal.SIGCONT)
+            assert stopped["communicators"][0]["running"]["count"] == 77
+            assert idle["communicators"][0]["running"] is None
+            assert idle["communicators"][0]["operations"][-1]["count"] == 10
+        finally:
+            (tmp_path / "go").touch()
+
+    run(2, hanging_worker, meanwhile=look, directory=tmp_path)
+
+
+def test_debug_of_what_is_not_there(capfd):
+    assert main(["debug", str(1 << 30)]) == 1
+    assert "it must live, and belong to the same user" in capfd.readouterr().err
+
+
+def test_command():
+    done = subprocess.run([sys.executable, "-m", "quoit", "--help"], capture_output=True, text=True, timeout=60 * SLOW)
+    assert done.returncode == 0 and "debug" in done.stdout and "merge-trace" in done.stdout
+
+
+def trace_worker(rank, size):
+    path = os.path.join(argument(), "call.json")
+    with quoit.trace(path):
+        assert "a trace runs already" in message_of(lambda: quoit.trace(path), ValueError)
+        for _ in range(3):
+            dist.all_reduce(torch.ones(100000))
+    dist.all_reduce(torch.ones(5))
+
+
+@pytest.mark.parametrize("by_setting", [False, True], ids=["call", "setting"])
+def test_timeline(tmp_path, by_setting):
+    settings = {"QUOIT_TRACE": str(tmp_path / "all-%r.json")} if by_setting else {}
+    run(2, counted_worker if by_setting else trace_worker, argument=str(tmp_path), env=settings)
+    names = [f"all-{rank}.json" if by_setting else f"call.{rank}.json" for rank in range(2)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    for rank, name in enumerate(names):
+        trace = json.loads((tmp_path / name).read_text())
+        operations = [event for event in trace["traceEvents"] if event.get("cat") == "collective"]
+        assert {event["pid"] for event in trace["traceEvents"]} == {rank}
+        assert [event["args"]["count"] for event in operations if event["name"] == "allreduce"] == [100000] * 3
+        steps = {event["name"] for event in trace["traceEvents"] if event["ph"] == "X"}
+        assert {"start-up wait", "reduce_window"} <= steps or {"start-up wait", "reduce"} <= steps, steps
+        assert trace["otherData"]["complete"] is True
+    clocks = _merge.merge([str(tmp_path / name) for name in names], str(tmp_path / "merged.json"))
+    assert len(clocks) == 1 and clocks[0]["ranks"] == [0, 1]
+    merged = json.loads((tmp_path / "merged.json").read_text())
+    assert {event["pid"] for event in merged["traceEvents"]} == {0, 1}
+    check_overlap(merged)
+    assert main(["merge-trace", *(str(tmp_path / name) for name in names), "-o", str(tmp_path / "again.json")]) == 0
+    assert main(["merge-trace", *(str(tmp_path / names[0]) for _ in range(2)), "-o", str(tmp_path / "again.json")]) == 1
+
+
+def counted_worker(rank, size):
+    for _ in range(3):
+        dist.all_reduce(torch.ones(100000))
+
+
+def check_overlap(merged):
+    """No allreduce ends on a rank before it has begun on all."""
+    operations = {}
+    for event in merged["traceEvents"]:
+        if event.get("cat") == "collective" and event["name"] in ("allreduce", "barrier"):
+            operations.setdefault(event["args"]["sequence"], []).append((event["ts"], event["ts"] + event["dur"]))
+    for sequence, spans in operations.items():
+        if len(spans) == 2:
+            assert max(begin for begin, _ in spans) <= min(end for _, end in spans) + 0.01, (sequence, spans)
+
+
+def made_up(rank, boot, shift, to_real, latency=50.0):
+    """A timeline of 5 allreduces a millisecond apart, by a clock that is `shift` us off."""
+    events = [
+        {"ph": "X", "pid": rank, "tid": 1, "name": "allreduce", "cat": "collective", "ts": 1000.0 * i + 10 * rank + shift,
+         "dur": latency, "args": {"id": "1", "sequence": i, "count": 5, "status": "done"}}
+        for i in range(1, 6)
+    ]
+    about = {"quoit": "0.1.0", "rank": rank, "pid": 1, "host": f"host{boot}", "boot": boot, "to_real_ns": to_real}
+    return {"traceEvents": events, "otherData": about}
+
+
+@pytest.mark.parametrize("latency", [50.0, 5000.0], ids=["close", "wide"])
+def test_clocks_of_two_machines(tmp_path, latency):
+    """The second machine's clock is 7 s off, and its time of day 3 ms more."""
+    for rank, boot, shift, to_real in ((0, "a", 0, 0), (1, "a", 0, 0), (2, "b", 7e6, int(-7e9 + 3e6))):
+        (tmp_path / f"{rank}.json").write_text(json.dumps(made_up(rank, boot, shift, to_real, latency)))
+    clocks = _merge.merge([str(tmp_path / f"{rank}.json") for rank in range(3)], str(tmp_path / "out.json"))
+    error = abs(clocks[1]["offset_ns"] + 7_000_000_000)
+    low, high = clocks[1]["bounds_ns"]
+    assert low <= -7_000_000_000 <= high
+    assert error <= max(high - clocks[1]["offset_ns"], clocks[1]["offset_ns"] - low)
+    assert error <= (50_000 if latency == 50 else 5_000_000)
+    assert "joined to within" in _merge.explain(clocks[1]) and "is the timeline's" in _merge.explain(clocks[0])
