@@ -261,7 +261,7 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
     return QUOIT_OK;
 }
 
-static quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run)
+static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run)
 {
     execution_t *execution = &comm->execution;
     const plan_step_t *step = &execution->plan->step[run->step];
@@ -312,7 +312,7 @@ static inline __attribute__((always_inline)) quoit_status_t run_chunk(quoit_comm
 
 static chunk_run_t *run_of(execution_t *execution, size_t chunk) { return &execution->run[chunk % (size_t)execution->plan->depth]; }
 
-static void start_chunks(execution_t *execution)
+static inline __attribute__((always_inline)) void start_chunks(execution_t *execution)
 {
     while (execution->next < execution->binding.chunks && execution->next - execution->oldest < (size_t)execution->plan->depth) {
         chunk_run_t *run = run_of(execution, execution->next);
