@@ -120,7 +120,8 @@ static void print_ring(const journal_block_t *block, const journal_view_t *view,
     uint64_t newest = atomic_load(&ring->newest);
     if (newest == 0) return;
     text_append(text, "  newest %s, of %llu:\n", what, (unsigned long long)newest);
-    for (uint64_t number = oldest_of(ring); number <= newest; number++) {
+    uint64_t oldest = oldest_of(ring);
+    for (uint64_t number = oldest; number <= newest && number - oldest < JOURNAL_RING; number++) { /* whatever another process has written */
         shown_t shown;
         if (find_entry(ring, number, view, &shown)) print_operation(block, view, &shown, text);
     }
@@ -217,7 +218,8 @@ static void json_operation(const journal_view_t *view, const shown_t *shown, tex
 static bool json_ring(const journal_view_t *view, const journal_ring_t *ring, bool first, text_t *text)
 {
     uint64_t newest = atomic_load(&ring->newest);
-    for (uint64_t number = oldest_of(ring); number <= newest; number++) {
+    uint64_t oldest = oldest_of(ring);
+    for (uint64_t number = oldest; number <= newest && number - oldest < JOURNAL_RING; number++) { /* whatever another process has written */
         shown_t shown;
         if (!find_entry(ring, number, view, &shown)) continue;
         if (!first) text_append(text, ", ");
