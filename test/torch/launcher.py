@@ -6,8 +6,9 @@ A test calls ``run(size, worker)`` with a function of its own module. Each rank 
 the test with the tail of every rank's output.
 
 Importing torch takes a second and a half of a core. So ranks are forked from a nursery, a process that has imported it, opened
-nothing and started no thread; each ends as an interpreter does. A test whose environment is read while torch is imported gets
-processes that start from nothing.
+nothing and started no thread; each ends as an interpreter does. A test module whose ranks all need more of torch lists it in
+``IMPORTS``, and the nursery imports that too, once. A test whose environment is read while torch is imported gets processes that
+start from nothing.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class Nursery:
                     self.born.append(said["pid"])
             seconds = 0
 
-    def fork(self, words: list[str], env: dict[str, str], output: Path, cwd: Path) -> ForkedRank:
-        order = {"words": words, "env": env, "output": str(output), "cwd": str(cwd)}
+    def fork(self, words: list[str], env: dict[str, str], output: Path, cwd: Path, imports: list[str]) -> ForkedRank:
+        order = {"words": words, "env": env, "output": str(output), "cwd": str(cwd), "imports": imports}
         self.link.sendall(json.dumps(order).encode() + b"\n")
         while not self.born:
             self.hear(5)
@@ -169,7 +170,8 @@ def start(
             output = place / f"output{number}"
             words = [Path(inspect.getsourcefile(worker)).stem, worker.__name__, backend or ""]
             if not fresh:
-                processes[number] = nursery().fork(words, variables, output, place)
+                imports = getattr(inspect.getmodule(worker), "IMPORTS", [])
+                processes[number] = nursery().fork(words, variables, output, place, imports)
                 continue
             with open(output, "wb") as file:
                 processes[number] = subprocess.Popen(
@@ -269,6 +271,8 @@ def _nurse(link: socket.socket) -> list[str]:
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             order = json.loads(line)
+            for name in order["imports"]:
+                importlib.import_module(name)
             pid = os.fork()
             if pid == 0:
                 link.close()
