@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import inspect
 import json
@@ -273,6 +274,7 @@ def _nurse(link: socket.socket) -> list[str]:
             order = json.loads(line)
             for name in order["imports"]:
                 importlib.import_module(name)
+            gc.freeze()  # else each rank's last collection touches, and so copies, all that was imported: a second of a core
             pid = os.fork()
             if pid == 0:
                 link.close()
