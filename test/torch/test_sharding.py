@@ -36,8 +36,14 @@ def train(model, rank):
     return result
 
 
+def shift(model, width=17):
+    """How far training has moved the weights: what a wrong divisor of the gradients shows in more than in the losses."""
+    pairs = zip(model.parameters(), build(width).parameters(), strict=True)
+    return torch.cat([(getattr(w, "full_tensor", lambda w=w: w)().double() - before.double()).detach().flatten() for w, before in pairs])
+
+
 def alone(rank, size, factor=None, width=17):
-    """Losses of `rank` when one process has all data and the sum of the gradients is divided by `factor` (the size if None)."""
+    """Losses of `rank`, and the shift, when one process has all data and divides the gradients' sum by `factor` (the size if None)."""
     model = build(width).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     result = []
@@ -47,11 +53,16 @@ def alone(rank, size, factor=None, width=17):
         (sum(losses) / (factor or size)).backward()
         optimizer.step()
         result.append(losses[rank].item())
-    return result
+    return result, shift(model, width)
 
 
 def compare(what, got, expected, tolerance=1e-4):
     assert all(abs(a - b) <= tolerance * max(1, abs(b)) for a, b in zip(got, expected, strict=True)), f"{what}: {got}, expected {expected}"
+
+
+def compare_shift(what, got, expected, tolerance=1e-3):
+    error = ((got - expected).norm() / expected.norm()).item()
+    assert error < tolerance, f"{what}: the weights moved otherwise, by {error} of the way"
 
 
 def worker_fsdp1(rank, size):
@@ -59,17 +70,22 @@ def worker_fsdp1(rank, size):
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    def losses(**options):
-        return train(FullyShardedDataParallel(build(), device_id=torch.device("cpu"), **options), rank)
+    expected, way = alone(rank, size)
 
-    expected = alone(rank, size)
+    def losses(tolerance=1e-3, **options):
+        model = FullyShardedDataParallel(build(), device_id=torch.device("cpu"), **options)
+        result = train(model, rank)
+        with FullyShardedDataParallel.summon_full_params(model):
+            compare_shift(options, shift(model), way, tolerance)
+        return result
+
     each = ModuleWrapPolicy({nn.Linear})
     compare("full shard", losses(auto_wrap_policy=each), expected)
     compare("flat, not wrapped inside", losses(use_orig_params=True), expected)
     compare("shard of gradients", losses(auto_wrap_policy=each, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP), expected)
     compare("no shard", losses(sharding_strategy=ShardingStrategy.NO_SHARD), expected)
     precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    mixed = losses(auto_wrap_policy=each, mixed_precision=precision)
+    mixed = losses(0.1, auto_wrap_policy=each, mixed_precision=precision)
     compare("bfloat16", mixed, expected, 3e-2)
     assert mixed != losses(auto_wrap_policy=each), "bfloat16 made no difference"
     if size == 4:
@@ -88,26 +104,30 @@ def worker_fsdp2(rank, size):
                 fully_shard(layer, mesh=mesh, **options)
         return fully_shard(model, mesh=mesh, **options)
 
+    def check(what, model, expected, tolerance=1e-4):
+        losses = train(model, rank)
+        compare(what, losses, expected[0], tolerance)
+        compare_shift(what, shift(model), expected[1], 10 * tolerance if tolerance < 0.01 else 0.1)
+        return losses
+
     mesh = init_device_mesh("cpu", (size,))
     expected = alone(rank, size)
-    got = train(sharded(mesh), rank)
-    compare("AVG", got, expected)
-    assert got == train(sharded(mesh), rank), "not the same losses in a second run"
-    compare("not resharded", train(sharded(mesh, reshard_after_forward=False), rank), expected)
+    assert check("AVG", sharded(mesh), expected) == train(sharded(mesh), rank), "not the same losses in a second run"
+    check("not resharded", sharded(mesh, reshard_after_forward=False), expected)
     for factor in (float(size), 1.0, 5.0):
         model = sharded(mesh)
         for module in model.modules():
             if hasattr(module, "set_gradient_divide_factor"):
                 module.set_gradient_divide_factor(factor)
-        compare(f"divided by {factor}", train(model, rank), alone(rank, size, factor))
+        check(f"divided by {factor}", model, alone(rank, size, factor))
     model = sharded(mesh)
     model.set_force_sum_reduction_for_comms(True)
-    compare("SUM", train(model, rank), expected)
+    check("SUM", model, expected)
     for reduce in (torch.float32, torch.bfloat16, torch.float16):
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce, output_dtype=torch.float32)
-        compare(f"bfloat16, reduced in {reduce}", train(sharded(mesh, mp_policy=policy), rank), expected, 3e-2)
+        check(f"bfloat16, reduced in {reduce}", sharded(mesh, mp_policy=policy), expected, 3e-2)
     if size == 4:
-        compare("hybrid", train(sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))), rank), expected)
+        check("hybrid", sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))), expected)
 
 
 def worker_fsdp2_accumulates(rank, size):
@@ -226,7 +246,7 @@ def worker_two_dimensions(rank, size):
     parallelize_module(model, mesh["model"], {"2": ColwiseParallel(), "4": RowwiseParallel()})
     fully_shard(model, mesh=mesh["data"])
     replica = rank // 2
-    compare("tensor parallel in FSDP2", train(model, replica), alone(replica, 2, width=16))
+    compare("tensor parallel in FSDP2", train(model, replica), alone(replica, 2, width=16)[0])
 
 
 def worker_pipeline(rank, size):
