@@ -167,9 +167,11 @@ def worker_checkpoint_load(rank, size):
 def worker_checkpoint_fails(rank, size):
     """A rank that cannot save makes an error on all, which names it; the group lives on."""
     import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.api import CheckpointException
 
-    state = {"weight": torch.ones(3), "bad": Unpicklable() if rank == 1 else 0}
-    message_of(lambda: checkpoint.save({f"{key}{rank}": value for key, value in state.items()}, checkpoint_id=str(directory() / "no")), BaseException)
+    state = {f"weight{rank}": torch.ones(3), f"other{rank}": Unpicklable() if rank == 1 else 0}
+    text = message_of(lambda: checkpoint.save(state, checkpoint_id=str(directory() / "no")), CheckpointException)
+    assert "[1]" in text and "not to be pickled" in text, text
     dist.barrier()
 
 
