@@ -2,6 +2,7 @@
 """Models spread over ranks: FSDP, FSDP2, DTensor, tensor parallel, pipelines. One process in float64 says what is right."""
 
 import copy
+import os
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from launcher import run
 
 IMPORTS = ["torch._dynamo", "torch.distributed.pipelining", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"]
+LONG = os.environ.get("QUOIT_TEST_LONG") == "1"
 STEPS = 5
 
 
@@ -288,12 +290,12 @@ def worker_pipeline(rank, size):
                 torch.testing.assert_close(mine.grad, right.grad, msg=f"{name}, stage {number}")
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [4, 2] if LONG else [4])
 def test_fsdp1(size):
     run(size, worker_fsdp1, limit=90)
 
 
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [4, 3] if LONG else [4])
 def test_fsdp2(size):
     run(size, worker_fsdp2, limit=90)
 
@@ -302,7 +304,7 @@ def test_fsdp2_accumulates():
     run(2, worker_fsdp2_accumulates, limit=90)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [3, 2] if LONG else [3])
 def test_dtensor(size):
     run(size, worker_dtensor, limit=90)
 
