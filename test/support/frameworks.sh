@@ -32,7 +32,7 @@ train() {
     "$folder/bin/python" -m pip install -qq "$package" || return 1
     {
         printf '%s, %s\n$ %s\n' "$(date -u +%Y-%m-%d)" "$(versions "$folder/bin/python" torch quoit "$name")" "$*"
-        PATH="$folder/bin:$PATH" timeout "$limit" "$@" 2>&1 | sed "s#$folder#<environment>#g; s#$PWD#.#g"
+        PATH="$folder/bin:$PATH" timeout "$limit" "$@" 2>&1 | sed -u "s#$folder#<environment>#g; s#$PWD#.#g; /^.* Tip: /d"
         printf 'status %s\n' "${PIPESTATUS[0]}"
     } | tee "$log"
     grep -q '^status 0$' "$log" && grep -q '2 ranks, quoit: weights are the same bits on every rank' "$log"
