@@ -140,7 +140,7 @@ def write_reports(options, losses, accuracies, model):
         import quoit
 
         with open(options.describe, "w") as file:
-            file.write(quoit.describe(json=options.describe.endswith(".json")))
+            file.write(json.dumps(quoit.describe(as_dict=True)) if options.describe.endswith(".json") else quoit.describe())
 
 
 def main():

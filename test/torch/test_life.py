@@ -55,7 +55,10 @@ def worker_no_sockets(rank, size):
     names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
     assert not [name for name in names if "gloo" in name], names
     assert "shm" in quoit.describe(), quoit.describe()
-    json.loads(quoit.describe(json=True))
+    found = quoit.describe(as_dict=True)
+    assert json.loads(json.dumps(found)) == found
+    assert (found["rank"], found["size"], found["hosts"], found["status"]) == (rank, size, 1, "success")
+    assert [peer["edge"] for peer in found["ranks"]] == ["self" if r == rank else "shm" for r in range(size)]
     assert quoit.last_error() is None
     dist.destroy_process_group()
 

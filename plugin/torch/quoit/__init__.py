@@ -13,9 +13,9 @@ Everything of ``torch.distributed`` then works as with any other backend. Settin
 from __future__ import annotations
 
 import atexit
-import json as _json
+import json
 import os
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -45,9 +45,7 @@ from quoit._C import Options, ProcessGroupQuoit  # noqa: E402
 __all__ = ["Options", "ProcessGroupQuoit", "describe", "history", "last_error", "settings", "trace", "__version__"]
 
 
-def _create(
-    backend_options: dist.distributed_c10d._DistributedBackendOptions, pg_options: Optional[Options]
-) -> ProcessGroupQuoit:
+def _create(backend_options: Any, pg_options: Optional[Options]) -> ProcessGroupQuoit:
     """What ``torch.distributed`` calls to make a group."""
     return _C.create(backend_options, pg_options)
 
@@ -70,9 +68,29 @@ def _backend_of(group: Optional[dist.ProcessGroup]) -> ProcessGroupQuoit:
     raise ValueError(f"no backend of this group is quoit: {dist.get_backend_config(group)}")
 
 
-def describe(group: Optional[dist.ProcessGroup] = None, json: bool = False) -> str:
-    """Ranks, hosts, transports in use and counters of ``group`` (the default group if None), as text or JSON."""
-    return _backend_of(group).describe(json)
+@overload
+def describe(group: Optional[dist.ProcessGroup] = None, as_dict: Literal[False] = False) -> str: ...
+
+
+@overload
+def describe(group: Optional[dist.ProcessGroup] = None, *, as_dict: Literal[True]) -> dict[str, Any]: ...
+
+
+def describe(group: Optional[dist.ProcessGroup] = None, as_dict: bool = False) -> Union[str, dict[str, Any]]:
+    """Ranks, hosts, transports in use and counters of ``group`` (the default group if None).
+
+    It returns text for people, or with ``as_dict=True`` a dictionary of plain values, which ``json.dumps`` takes: ``name``,
+    ``rank``, ``size``, ``status`` (``"success"`` while there was no error), and, of a group whose ranks have met, ``version``,
+    ``hosts`` (their number), ``error``, ``finished`` (collectives) and ``ranks``, a dictionary for each rank.
+    """
+    backend = _backend_of(group)
+    if not as_dict:
+        return backend.describe()
+    found: dict[str, Any] = json.loads(backend.describe(json=True))
+    if not found:
+        name = backend.options.group_name
+        found = {"name": name, "rank": backend.rank(), "size": backend.size(), "status": "not connected yet"}
+    return found
 
 
 def history(group: Optional[dist.ProcessGroup] = None) -> list[dict[str, Any]]:
@@ -82,7 +100,7 @@ def history(group: Optional[dist.ProcessGroup] = None) -> list[dict[str, Any]]:
     ``status`` (``"running"``, ``"done"``, or an error's name); collectives have ``sequence``, ``algorithm``, and ``op`` or ``root``
     where it means something; sends and receives ``peer`` and ``tag``.
     """
-    operations = _json.loads(_backend_of(group).history(True)).get("operations", [])
+    operations = json.loads(_backend_of(group).history(True)).get("operations", [])
     return sorted(operations, key=lambda operation: operation["issued"])
 
 
