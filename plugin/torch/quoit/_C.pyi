@@ -4,7 +4,8 @@
 import datetime
 from typing import Any, Optional
 
-from torch._C._distributed_c10d import Backend, ErrorType
+from torch import Tensor
+from torch._C._distributed_c10d import Backend, ErrorType, GatherOptions, Work
 
 class Options(Backend.Options):
     """Options of a group, for ``init_process_group(pg_options=...)`` and ``new_group(pg_options=...)``.
@@ -16,20 +17,50 @@ class Options(Backend.Options):
     def __init__(self, timeout: Optional[datetime.timedelta] = None) -> None: ...
 
 class ProcessGroupQuoit(Backend):
-    """The backend object of a group."""
+    """The backend object of a group: what ``torch.distributed`` calls. ``quoit.describe`` and its like find it themselves."""
 
     @property
-    def options(self) -> Options: ...
-    def describe(self, json: bool = False) -> str: ...
-    def history(self, json: bool = False) -> str: ...
-    def last_error(self) -> str: ...
-    def get_error(self) -> ErrorType: ...
+    def options(self) -> Options:
+        """A copy of the group's options; ``set_timeout`` changes the group's."""
 
-def create(backend: Any, options: Optional[Options]) -> ProcessGroupQuoit: ...
-def shutdown_all() -> None: ...
-def library_version() -> str: ...
-def settings() -> str: ...
-def process_history(pid: int, json: bool = False) -> str: ...
-def trace_start(path: str) -> None: ...
-def trace_stop() -> None: ...
-def trace_convert(partial: str, path: str) -> None: ...
+    def describe(self, json: bool = False) -> str:
+        """Ranks, hosts, transports in use and counters as text or JSON; ``{}`` while the ranks have not met."""
+
+    def history(self, json: bool = False) -> str:
+        """The newest operations of the group, as text or JSON."""
+
+    def last_error(self) -> str:
+        """The text of the group's first error; empty when there was none."""
+
+    def get_error(self) -> ErrorType:
+        """The kind of the group's first error, or ``ErrorType.SUCCESS``."""
+
+    def gather_single(self, output: Tensor, input: Tensor, opts: GatherOptions = ...) -> Work:
+        """Gather one tensor a rank into one tensor on the root."""
+
+    def perform_nocolor_split(self, device: Any) -> None:
+        """Nothing to do: ranks that are in no part of a split take no part in it."""
+
+def create(backend: Any, options: Optional[Options]) -> ProcessGroupQuoit:
+    """Make the backend object of a group; ``backend`` is PyTorch's description of it."""
+
+def shutdown_all() -> None:
+    """Shut down all groups of the process, for the interpreter's end."""
+
+def library_version() -> str:
+    """The version of libquoit that is loaded."""
+
+def settings() -> str:
+    """All settings with type, unit, default, value in force and description."""
+
+def process_history(pid: int, json: bool = False) -> str:
+    """The newest operations of another process of this machine, as text or JSON."""
+
+def trace_start(path: str) -> None:
+    """Begin to record operations into files at ``path``."""
+
+def trace_stop() -> None:
+    """End what ``trace_start`` began."""
+
+def trace_convert(partial: str, path: str) -> None:
+    """Make a whole trace at ``path`` of the ``partial`` one that a process left."""
