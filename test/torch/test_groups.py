@@ -89,12 +89,20 @@ def worker_split(rank, size):
     pg = dist.distributed_c10d._get_default_group()
     backend = pg._get_backend(torch.device("cpu"))
     assert backend.supports_splitting and backend.supports_coalescing
-    half = pg.split_group(list(range(rank % 2, size, 2)), timeout=datetime.timedelta(seconds=20), group_name=f"half{rank % 2}")
+    half = pg.split_group(list(range(rank % 2, size, 2)), timeout=datetime.timedelta(seconds=20), group_name=f"half{rank % 2}",
+                          group_desc=f"{rank % 2} of two")
     tensor = torch.full((3,), float(rank))
     half.allreduce([tensor]).wait()
     dist.barrier()  # split_group connects to rank 0's store once more: it must not have ended
     assert (tensor == sum(range(rank % 2, size, 2))).all()
     assert half.size() == len(range(rank % 2, size, 2))
+    assert half.group_desc == f"{rank % 2} of two" and half.group_name == f"half{rank % 2}"
+    # The group that was split keeps its own options, which PyTorch gave to the new one as they were.
+    assert backend.options.group_name == dist.distributed_c10d._get_default_group().group_name
+    assert backend.options.timeout != datetime.timedelta(seconds=20)
+    assert half._get_backend(torch.device("cpu")).options.timeout == datetime.timedelta(seconds=20)
+    alone = half.split_group([0])  # a part of a part, and nothing for who is in none
+    assert (alone is None) == (half.rank() != 0) and (alone is None or alone.size() == 1)
     half.shutdown()
 
     import copy
@@ -107,12 +115,29 @@ def worker_split(rank, size):
     assert "quoit.Options" in text, text
 
 
+def worker_overlapping(rank, size):
+    """Groups that share ranks, with operations of all of them in flight at once; members alone make some of the groups."""
+    sets = [[0, 1, 2], [1, 2, 3], [0, 3], list(range(size))]
+    groups = [dist.new_group(members) for members in sets]
+    mine = [(members, group) for members, group in zip(sets, groups) if rank in members]
+    tensors = [torch.full((n,), float(rank)) for n in (1, 1000, 100000) for _ in mine]
+    works = [dist.all_reduce(tensor, group=mine[i % len(mine)][1], async_op=True) for i, tensor in enumerate(tensors)]
+    for i in reversed(range(len(works))):
+        works[i].wait()
+        assert (tensors[i] == sum(mine[i % len(mine)][0])).all()
+    for low in (0, 2):
+        if rank in (low, low + 1):
+            check(dist.new_group([low, low + 1], use_local_synchronization=True))
+    dist.barrier()
+
+
 def worker_under_gloo(rank, size):
     dist.init_process_group("gloo")
     group = dist.new_group(backend="quoit", timeout=datetime.timedelta(seconds=30))
     import quoit
 
     assert "not connected yet" in quoit.describe(group)
+    assert quoit.describe(group, as_dict=True)["status"] == "not connected yet"
     check(group)
     check()
     assert dist.get_backend(group) == "quoit"
@@ -155,7 +180,12 @@ def worker_device_mesh(rank, size):
     tensor = distribute_tensor(full, flat, [Shard(0)])
     assert torch.equal(tensor.redistribute(flat, [Replicate()]).to_local(), full)
     assert torch.allclose(tensor.sum().full_tensor(), full.sum())
-
+    assert mesh["inner"].get_group().size() == size // 2 and mesh["outer"].get_local_rank() == rank // (size // 2)
+    both = mesh["outer", "inner"]._flatten("all")
+    check(both.get_group())
+    check(mesh["all"].get_group())
+    matrix = distribute_tensor(torch.arange(64.0).reshape(8, 8), mesh, [Shard(0), Shard(1)])
+    assert torch.equal(matrix.full_tensor(), torch.arange(64.0).reshape(8, 8))
 
 
 @pytest.mark.parametrize("worker", [worker_init_methods, worker_names, worker_again, worker_under_gloo])
@@ -170,6 +200,10 @@ def test_subgroups(size):
 
 def test_split():
     run(3, worker_split)
+
+
+def test_overlapping():
+    run(4, worker_overlapping)
 
 
 def test_over_gloo():

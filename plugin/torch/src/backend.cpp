@@ -151,8 +151,10 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::split(const c10::intrusive_
     if (position == ranks.end())
         return nullptr;
     auto own = c10::make_intrusive<Options>(options ? options->timeout : options_->timeout);
-    if (options)
+    if (options) {
         own->group_name = options->group_name;
+        own->group_desc = options->group_desc;
+    }
     for (int rank : ranks) {
         const bool known = static_cast<size_t>(rank) < options_->global_ranks_in_group.size();
         own->global_ranks_in_group.push_back(known ? options_->global_ranks_in_group[rank] : static_cast<uint64_t>(rank));
@@ -201,6 +203,7 @@ void ProcessGroupQuoit::openBatch()
     flight.comm = comm;
     flight.operation = kCoalesced.name;
     batch_ = c10::make_intrusive<QuoitWork>(rank_, kCoalesced, sequence_.load(), std::nullopt, Tensors(), std::move(flight));
+    batch_->set_limit(options_->timeout);
     comm->track(batch_);
 }
 
@@ -221,11 +224,56 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::endCoalescing()
     TORCH_CHECK(work, "quoit: endCoalescing without startCoalescing in this thread");
     batch_thread_.store(std::thread::id());
     batch_.reset();
+    follow(work);
     work->poke(0);
     return work;
 }
 
+/* ---------------------------------------------------------------- hooks */
+
+void ProcessGroupQuoit::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook)
+{
+    TORCH_CHECK(!hook_, "quoit: this group has an on-completion hook already, and can have one only");
+    hook_ = std::make_shared<CompletionHook>();
+    hook_->call = std::move(hook);
+    onCompletionHook_ = [shared = hook_](std::shared_ptr<c10d::WorkInfo> info) { shared->call(std::move(info)); };
+}
+
+/** The communicator knows of the operation from here on; with a hook it is seen to its end even when nobody waits for it. */
+void ProcessGroupQuoit::follow(const c10::intrusive_ptr<QuoitWork> &work)
+{
+    comm_->track(work);
+    if (hook_) {
+        work->set_hook(hook_);
+        Watcher::get().watch(work);
+    }
+}
+
+void ProcessGroupQuoit::waitForPendingWorks()
+{
+    WithoutGil nogil;
+    const c10::intrusive_ptr<Communicator> comm = peek();
+    if (!comm)
+        return;
+    constexpr int kSliceMs = 50; /* between two looks at the interpreter's signals */
+    for (const c10::intrusive_ptr<QuoitWork> &work : comm->works()) {
+        while (!work->poke(kSliceMs))
+            check_signals();
+    }
+    while (hook_ && hook_->pending > 0) {
+        std::this_thread::sleep_for(milliseconds(1)); /* another thread is in the hook */
+        check_signals();
+    }
+}
+
 /* ---------------------------------------------------------------- state */
+
+/** What the user calls the group; "" when nobody called it anything: PyTorch has words of its own for that. */
+std::string ProcessGroupQuoit::description() const
+{
+    const std::string &given = getGroupDesc().empty() ? options_->group_desc : getGroupDesc();
+    return given == "undefined" || given == "default_pg" ? "" : given;
+}
 
 void ProcessGroupQuoit::setTimeout(milliseconds timeout)
 {

@@ -16,6 +16,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "communicator.h"
+#include "extra_time.h"
+#include "torch_version.h"
 #include "work.h"
 
 namespace quoit_torch {
@@ -27,6 +29,7 @@ class ProcessGroupQuoit : public c10d::Backend {
 public:
     struct Options : c10d::Backend::Options {
         explicit Options(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
+        c10::intrusive_ptr<c10d::Backend::Options> clone() const QUOIT_OVERRIDE_2_14 { return c10::make_intrusive<Options>(*this); }
         bool timeout_given; /* it wins over the timeout of init_process_group and new_group then */
     };
 
@@ -38,8 +41,10 @@ public:
     ~ProcessGroupQuoit() override;
 
     const std::string getBackendName() const override { return "quoit"; }
-    c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+    /** A copy: whoever splits the group writes the new group's name and timeout into what it gets. */
+    c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_->clone(); }
     void setTimeout(std::chrono::milliseconds timeout) override;
+    void addEphemeralTimeout(const std::chrono::milliseconds &timeout) QUOIT_OVERRIDE_2_14 { extra_time_.grant(timeout); }
     c10d::ErrorType getError() override;
     void abort() override;
     void shutdown() override;
@@ -54,6 +59,12 @@ public:
     bool supportsSplitting() const override { return true; }
     c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
+
+    /** `hook` is told of each operation's end by whichever thread ended it. One a group. */
+    void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) override;
+    /** Until all operations begun so far have ended, and the hook was told of them. */
+    void waitForPendingWorks() override;
+    void enableCollectivesTiming() override {} /* Work::getDuration always knows */
 
     bool supportsCoalescing() const override { return true; }
     void startCoalescing() override;
@@ -76,6 +87,7 @@ public:
     WorkPtr allgather_coalesced(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts = {}) override;
     WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs, const c10d::AllgatherOptions &opts = {}) override;
     WorkPtr gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &opts = {}) override;
+    WorkPtr gather_single(at::Tensor &output, at::Tensor &input, const c10d::GatherOptions &opts = {}) QUOIT_OVERRIDE_2_14;
     WorkPtr scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &opts = {}) override;
     WorkPtr reduce_scatter(Tensors &outputs, TensorLists &inputs, const c10d::ReduceScatterOptions &opts = {}) override;
     WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input, const c10d::ReduceScatterOptions &opts = {}) override;
@@ -102,6 +114,8 @@ private:
     quoit_comm_config_t config() const;
     void openBatch();
     c10::intrusive_ptr<QuoitWork> batch();
+    void follow(const c10::intrusive_ptr<QuoitWork> &work);
+    std::string description() const;
 
     const c10::intrusive_ptr<c10d::Store> store_;
     const std::string id_;
@@ -115,6 +129,8 @@ private:
     c10::intrusive_ptr<QuoitWork> batch_;        /* operations being coalesced, by batch_thread_ alone */
     std::atomic<std::thread::id> batch_thread_{};
     std::unique_ptr<MonitoredBarrier> monitored_;
+    ExtraTime extra_time_;
+    std::shared_ptr<CompletionHook> hook_;       /* what onCompletionHook_ calls; set once */
 };
 
 /** Shut down all groups of the process and stop the watching threads: for the interpreter's end. */

@@ -22,8 +22,15 @@ constexpr Operation kReduce = {OpType::REDUCE, "reduce", "quoit:reduce"};
 constexpr Operation kAllGather = {OpType::ALLGATHER, "all_gather", "quoit:all_gather"};
 constexpr Operation kAllGatherBase = {OpType::_ALLGATHER_BASE, "all_gather_into_tensor", "quoit:_all_gather_base"};
 constexpr Operation kAllGatherCoalesced = {OpType::ALLGATHER_COALESCED, "all_gather_coalesced", "quoit:all_gather"};
-constexpr Operation kAllGatherIntoCoalesced = {OpType::COALESCED, "all_gather_into_tensor_coalesced", "quoit:_all_gather_base"};
+#if QUOIT_TORCH_AT_LEAST(2, 14)
+constexpr OpType kAllGatherIntoCoalescedType = OpType::ALLGATHER_INTO_TENSOR_COALESCED;
+#else
+constexpr OpType kAllGatherIntoCoalescedType = OpType::COALESCED;
+#endif
+constexpr Operation kAllGatherIntoCoalesced = {kAllGatherIntoCoalescedType, "all_gather_into_tensor_coalesced",
+                                               "quoit:_all_gather_base"};
 constexpr Operation kGather = {OpType::GATHER, "gather", "quoit:gather"};
+constexpr Operation kGatherSingle = {OpType::GATHER, "gather_single", "quoit:gather"};
 constexpr Operation kScatter = {OpType::SCATTER, "scatter", "quoit:scatter"};
 constexpr Operation kReduceScatter = {OpType::REDUCE_SCATTER, "reduce_scatter", "quoit:reduce_scatter"};
 constexpr Operation kReduceScatterBase = {OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_tensor", "quoit:_reduce_scatter_base"};
@@ -181,6 +188,28 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::gather(TensorLists &outputs, Tenso
                              call, request);
     });
     return launch.finish(inputs);
+}
+
+ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::gather_single(at::Tensor &output, at::Tensor &input, const c10d::GatherOptions &opts)
+{
+    Launch launch(*this, kGatherSingle, opts.timeout, opts.asyncOp);
+    const Place to = {launch.name(), "output"}, from = {launch.name(), "input"};
+    check_tensor(from, input);
+    const int root = launch.root(opts.rootRank);
+    const Element element = element_to_move(from, input);
+    void *recv = nullptr;
+    if (root == rank_) {
+        check_tensor(to, output);
+        check_dtype(to, output, input.scalar_type());
+        check_count(to, output, input.numel() * size_);
+        recv = launch.output(to, output);
+        launch.results.push_back(output);
+    }
+    const void *send = launch.input(root == rank_ ? apart_from(input, output) : input);
+    launch.issue([&](auto comm, auto call, auto request) {
+        return quoit_gather(comm, send, recv, input.numel() * element.scale, element.dtype, root, call, request);
+    });
+    return launch.finish({input});
 }
 
 ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &opts)
@@ -446,6 +475,8 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allreduce_sparse(Tensors &tensors,
     at::Tensor &tensor = only(kAllReduceSparse.name, tensors);
     QUOIT_CHECK_VALUE(tensor.is_sparse() && tensor.device().is_cpu(), kAllReduceSparse.name, ": the tensor has layout ",
                       tensor.layout(), " on device ", tensor.device(), ", only torch.sparse_coo on the CPU is supported");
+    /* Made first: the profiler takes its life for the operation's time. */
+    auto work = c10::make_intrusive<QuoitWork>(rank_, kAllReduceSparse, sequence_.load(), tensors, tensors, Flight());
     at::AutoDispatchBelowADInplaceOrView guard;
     const at::Tensor own = tensor.coalesce();
 
@@ -473,7 +504,8 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allreduce_sparse(Tensors &tensors,
     const at::Tensor sum =
         at::sparse_coo_tensor(at::cat(indices[0]).t().contiguous(), at::cat(values[0]), tensor.sizes(), tensor.options()).coalesce();
     tensor.copy_(sum);
-    return c10::make_intrusive<QuoitWork>(rank_, kAllReduceSparse, sequence_.load(), std::nullopt, tensors, Flight());
+    work->poke(0);
+    return work;
 }
 
 } // namespace quoit_torch

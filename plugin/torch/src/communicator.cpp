@@ -46,8 +46,8 @@ int linger_ms()
 
 Flight::Flight(Flight &&other) noexcept
     : comm(std::move(other.comm)), operation(other.operation), requests(std::move(other.requests)), keep(std::move(other.keep)),
-      copies(std::move(other.copies)), complex_sums(std::move(other.complex_sums)), source(other.source), ended_(other.ended_),
-      status_(other.status_), error_(std::move(other.error_))
+      copies(std::move(other.copies)), complex_sums(std::move(other.complex_sums)), source(other.source),
+      extra_time(std::move(other.extra_time)), ended_(other.ended_), status_(other.status_), error_(std::move(other.error_))
 {
     other.requests.clear();
 }
@@ -95,7 +95,7 @@ std::exception_ptr Flight::settle()
 {
     std::exception_ptr error;
     if (status_ != QUOIT_OK) {
-        error = make_error(status_, operation, error_);
+        error = make_error(status_, comm->where(operation), error_);
     } else if (!copies.empty() || !complex_sums.empty()) {
         try {
             at::AutoDispatchBelowADInplaceOrView guard;
@@ -110,6 +110,7 @@ std::exception_ptr Flight::settle()
     copies.clear();
     complex_sums.clear();
     keep.clear();
+    extra_time.reset();
     return error;
 }
 
@@ -127,6 +128,8 @@ void Flight::absorb(Flight &&other)
     other.keep.clear();
     other.copies.clear();
     other.complex_sums.clear();
+    if (other.extra_time)
+        extra_time = std::move(other.extra_time);
 }
 
 /* ---------------------------------------------------------------- uses */
@@ -154,6 +157,23 @@ Communicator::Communicator(quoit_comm_t *raw) : raw_(raw), owner_pid_(getpid()) 
 Communicator::~Communicator()
 {
     close();
+    delete description_.load();
+}
+
+void Communicator::describe_as(const std::string &description)
+{
+    const std::string *none = nullptr;
+    const std::string *copy = new std::string(description);
+    if (!description_.compare_exchange_strong(none, copy))
+        delete copy;
+}
+
+std::string Communicator::where(const char *operation) const
+{
+    const std::string *description = description_.load();
+    if (description == nullptr || description->empty())
+        return operation;
+    return std::string(operation) + " in group \"" + *description + "\"";
 }
 
 bool Communicator::is_inherited() const
@@ -200,6 +220,17 @@ void Communicator::adopt(Flight &&flight)
         Watcher::get().watch(c10::intrusive_ptr<Communicator>::reclaim_copy(this));
 }
 
+std::vector<c10::intrusive_ptr<QuoitWork>> Communicator::works()
+{
+    std::vector<c10::intrusive_ptr<QuoitWork>> found;
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto &[key, weak] : works_) {
+        if (c10::intrusive_ptr<QuoitWork> work = weak.lock())
+            found.push_back(std::move(work));
+    }
+    return found;
+}
+
 bool Communicator::reap()
 {
     std::list<Flight> mine;
@@ -228,22 +259,15 @@ bool Communicator::drain(int limit_ms)
 {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
     for (;;) {
-        std::vector<c10::intrusive_ptr<QuoitWork>> works;
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            for (auto &[key, weak] : works_) {
-                if (c10::intrusive_ptr<QuoitWork> work = weak.lock())
-                    works.push_back(std::move(work));
-            }
-        }
+        const std::vector<c10::intrusive_ptr<QuoitWork>> running = works();
         bool done = reap();
-        for (const c10::intrusive_ptr<QuoitWork> &work : works)
+        for (const c10::intrusive_ptr<QuoitWork> &work : running)
             done = work->poke(1) && done;
         if (done && users_.load() == 0)
             return true;
         if (std::chrono::steady_clock::now() >= end)
             return false;
-        if (works.empty())
+        if (running.empty())
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
 }

@@ -25,6 +25,8 @@
 
 #include <quoit/quoit.h>
 
+#include "extra_time.h"
+
 namespace quoit_torch {
 
 class Communicator;
@@ -54,6 +56,7 @@ struct Flight {
     std::vector<at::Tensor> complex_sums; /* parts of complex numbers that were summed as floats: their zeros get a plus sign */
     static constexpr int kWanted = -2;
     int source = -1; /* of a receive: kWanted until it has ended, then the rank it came from */
+    ExtraTime::Lease extra_time;
 
 private:
     size_t ended_ = 0; /* requests before this one have ended */
@@ -82,6 +85,13 @@ public:
         Communicator *owner_;
     };
 
+    /** What the user calls the group, for errors. Once; later calls change nothing. */
+    void describe_as(const std::string &description);
+    bool is_described() const { return description_.load(std::memory_order_relaxed) != nullptr; }
+
+    /** "all_reduce", or "all_reduce in group \"tensor parallel\"" when the group has a description. */
+    std::string where(const char *operation) const;
+
     bool is_open() const { return state_.load(std::memory_order_acquire) == kOpen; }
 
     /** End everything that runs, on all ranks. */
@@ -96,6 +106,9 @@ public:
     void track(const c10::intrusive_ptr<QuoitWork> &work);
     void forget(QuoitWork *work);
     void adopt(Flight &&flight);
+
+    /** The operations that have a handle and may be running. */
+    std::vector<c10::intrusive_ptr<QuoitWork>> works();
 
     /** End adopted flights as far as possible without waiting. False when some remain. */
     bool reap();
@@ -114,6 +127,7 @@ private:
     std::atomic<State> state_{kOpen};
     std::atomic<int> users_{0};
     std::atomic<size_t> orphan_count_{0};
+    std::atomic<const std::string *> description_{nullptr}; /* owned */
     std::mutex mutex_; /* guards the two below */
     std::unordered_map<QuoitWork *, c10::weak_intrusive_ptr<QuoitWork>> works_;
     std::list<Flight> orphans_;

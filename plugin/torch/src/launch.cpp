@@ -23,10 +23,15 @@ Launch::Launch(ProcessGroupQuoit &group, const Operation &operation, std::chrono
     : group_(group), operation_(operation), async_(async), comm_(group.communicator()), batch_(group.batch()),
       use_(*comm_, Communicator::Use::kNew)
 {
+    if (!comm_->is_described())
+        comm_->describe_as(group.description());
     if (!use_)
-        throw_error(QUOIT_ERR_CLOSED, name(), "the process group was destroyed");
+        throw_error(QUOIT_ERR_CLOSED, where(), "the process group was destroyed");
     if (comm_->has_orphans())
         comm_->reap();
+    limit_ = timeout.count() > 0 ? timeout : group.options_->timeout;
+    if (group.extra_time_.is_granted())
+        timeout = limit_ += group.extra_time_.begin(&flight.extra_time);
     call_.timeout_ms = to_timeout_ms(timeout);
     call_.flags = async_ || batch_ ? 0 : QUOIT_CALL_ATTENDED;
     flight.comm = comm_;
@@ -37,7 +42,7 @@ Launch::Launch(ProcessGroupQuoit &group, const Operation &operation, std::chrono
 void Launch::check(quoit_status_t status)
 {
     if (status < 0)
-        throw_error(status, name(), quoit_last_error());
+        throw_error(status, where(), quoit_last_error());
 }
 
 quoit_op_t Launch::reduction(const c10d::ReduceOp &op)
@@ -109,12 +114,13 @@ c10::intrusive_ptr<c10d::Work> Launch::finish(const std::vector<at::Tensor> &inp
             batch_->add(std::move(held_back_));
         return async_ ? batch_ : nullptr;
     }
-    if (!async_ && !at::hasCallbacks()) {
+    if (!async_ && !at::hasCallbacks() && !group_.hasHooks()) {
         work_off();
         return nullptr;
     }
     auto work = c10::make_intrusive<QuoitWork>(rank(), operation_, sequence_, inputs, std::move(results), std::move(flight));
-    comm_->track(work);
+    work->set_limit(limit_);
+    group_.follow(work);
     if (!async_)
         work->wait();
     return work;

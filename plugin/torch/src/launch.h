@@ -73,11 +73,11 @@ public:
         held_back_ = [call, parameters = call_, name = name()](Flight &target) {
             Communicator::Use use(*target.comm, Communicator::Use::kNew);
             if (!use)
-                throw_error(QUOIT_ERR_CLOSED, name, "the process group was destroyed");
+                throw_error(QUOIT_ERR_CLOSED, target.comm->where(name), "the process group was destroyed");
             quoit_request_t *request = nullptr;
             const quoit_status_t status = call(use.comm(), &parameters, &request);
             if (status < 0)
-                throw_error(status, name, quoit_last_error());
+                throw_error(status, target.comm->where(name), quoit_last_error());
             if (request != nullptr)
                 target.requests.push_back(request);
         };
@@ -91,6 +91,7 @@ public:
 private:
     void check(quoit_status_t status);
     void work_off();
+    std::string where() const { return comm_->where(name()); }
 
     WithoutGil nogil_;
     ProcessGroupQuoit &group_;
@@ -100,6 +101,7 @@ private:
     c10::intrusive_ptr<QuoitWork> batch_;
     Communicator::Use use_;
     quoit_call_t call_ = QUOIT_CALL_INIT;
+    std::chrono::milliseconds limit_{0};
     QuoitWork::Start held_back_;
     uint64_t sequence_ = 0;
 

@@ -106,7 +106,7 @@ void bind_options(py::module_ &module, const py::object &backend)
     const py::object base = backend.attr("Options");
     py::class_<ProcessGroupQuoit::Options, OptionsPtr>(module, "Options", base, "Options of a group: init_process_group(pg_options=...)")
         .def(py::init([](std::optional<Milliseconds> timeout) { return c10::make_intrusive<ProcessGroupQuoit::Options>(timeout); }),
-             py::arg("timeout") = py::none())
+             py::arg("timeout") = py::none(), "timeout: limit of creating the group and of each operation")
         .def_property(
             "timeout", [](const ProcessGroupQuoit::Options &self) { return self.timeout; },
             [](ProcessGroupQuoit::Options &self, Milliseconds timeout) {
@@ -129,6 +129,16 @@ void bind_backend(py::module_ &module, const py::object &backend)
              py::arg("json") = false)
         .def("last_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.lastError(); }); })
         .def("get_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.getError(); }); })
+        .def(
+            "gather_single",
+            [](ProcessGroupQuoit &self, at::Tensor &output, at::Tensor &input, const c10d::GatherOptions &options) {
+                return translated([&] { return self.gather_single(output, input, options); });
+            },
+            py::arg("output"), py::arg("input"), py::arg("opts") = c10d::GatherOptions(),
+            "Gather one tensor a rank into one tensor on the root.")
+        .def(
+            "_add_ephemeral_timeout", [](ProcessGroupQuoit &self, Milliseconds timeout) { self.addEphemeralTimeout(timeout); },
+            py::arg("timeout"), "Longer limits until the first operation begun after this has ended.")
         .def("_set_default_timeout",
              [](ProcessGroupQuoit &self, Milliseconds timeout) { return translated([&] { return self.setTimeout(timeout); }); })
         .def("perform_nocolor_split", [](ProcessGroupQuoit &, const py::object &) {}, "Nothing to do: non-members take no part.");

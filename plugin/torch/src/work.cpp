@@ -46,6 +46,16 @@ void QuoitWork::let_go()
         comm_->adopt(std::move(flight_));
     if (comm_)
         comm_->forget(this);
+    if (hook_)
+        hook_->pending--;
+    hook_.reset();
+}
+
+void QuoitWork::set_hook(std::shared_ptr<CompletionHook> hook)
+{
+    hook_ = std::move(hook);
+    if (hook_)
+        hook_->pending++;
 }
 
 /* ---------------------------------------------------------------- working */
@@ -70,8 +80,10 @@ bool QuoitWork::poke(int slice_ms)
     if (ended)
         complete();
     disown();
-    if (ended)
+    if (ended) {
+        tell_hook();
         mark_future();
+    }
     return ended;
 }
 
@@ -98,7 +110,23 @@ void QuoitWork::complete()
     if (start_error_)
         error = start_error_;
     finish(error);
+    finished_ = Clock::now();
     done_.store(true, std::memory_order_release);
+}
+
+/** By the thread that completed it. Runs the user's code, hence without any lock. */
+void QuoitWork::tell_hook()
+{
+    if (!hook_)
+        return;
+    Watcher::Callback busy;
+    try {
+        hook_->call(std::make_shared<c10d::WorkInfo>(opType_, sequence_, started_, finished_, finished_ - started_));
+    } catch (const std::exception &error) {
+        TORCH_WARN("quoit: the hook that is told of ended operations raised at ", name_, ": ", error.what());
+    }
+    hook_->pending--;
+    hook_.reset();
 }
 
 void QuoitWork::add(Flight &&flight, std::vector<at::Tensor> results)
@@ -182,13 +210,24 @@ void QuoitWork::give_up(milliseconds timeout)
     const std::string reason = c10::str("rank ", rank_, " waited ", timeout.count(), " ms for ", name_, " and gave up");
     if (comm_)
         comm_->abort(reason);
-    throw_error(QUOIT_ERR_TIMEOUT, name_, "waited " + std::to_string(timeout.count()) +
+    throw_error(QUOIT_ERR_TIMEOUT, comm_ ? comm_->where(name_) : name_, "waited " + std::to_string(timeout.count()) +
                 "ms, the limit given to wait(), and it was not finished; the process group was aborted");
 }
 
 void QuoitWork::synchronize()
 {
     wait();
+}
+
+void QuoitWork::blockCurrentStream()
+{
+    wait();
+}
+
+float QuoitWork::getDuration() const
+{
+    TORCH_CHECK(has_ended(), "quoit: ", name_, ": its duration is known when it has ended: wait first");
+    return std::chrono::duration<float, std::milli>(finished_ - started_).count();
 }
 
 void QuoitWork::abort()

@@ -5,13 +5,16 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "communicator.h"
+#include "torch_version.h"
 
 namespace quoit_torch {
 
@@ -20,6 +23,12 @@ struct Operation {
     c10d::OpType type;
     const char *name;
     const char *title;
+};
+
+/** A group's hook that is told of each operation's end (Backend::registerOnCompletionHook). */
+struct CompletionHook {
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)> call;
+    std::atomic<int> pending{0}; /* operations whose end it has not been told of */
 };
 
 /**
@@ -36,15 +45,24 @@ public:
               std::vector<at::Tensor> results, Flight &&flight);
     ~QuoitWork() override;
 
+    /** Before anybody else has it: its limit, and a hook to tell of its end, or null. */
+    void set_limit(std::chrono::milliseconds limit) { limit_ = limit; }
+    void set_hook(std::shared_ptr<CompletionHook> hook);
+
     bool isCompleted() override;
     int sourceRank() const override;
     std::vector<at::Tensor> result() override;
     bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
     void synchronize() override;
+    /** Waits: the tensors are the CPU's, and its "current stream" is the calling thread. */
+    void blockCurrentStream() override;
     void abort() override;
     c10::intrusive_ptr<Future> getFuture() override;
     c10::intrusive_ptr<Future> getFutureResult() override;
     uint64_t getSequencenumber() const override { return sequence_; }
+    /** Milliseconds from its start to its end. */
+    float getDuration() const override;
+    std::chrono::milliseconds getTimeout() const QUOIT_OVERRIDE_2_14 { return limit_; }
 
     /** Work for it at most slice_ms (0: only look); true when it has ended. Any thread, not under the interpreter's lock. */
     bool poke(int slice_ms);
@@ -58,7 +76,10 @@ public:
     void release_resources() override; /* by c10 when the last reference goes */
 
 private:
+    using Clock = std::chrono::steady_clock;
+
     void let_go();
+    void tell_hook();
     void own();
     void disown();
     void start_held_back();
@@ -76,6 +97,10 @@ private:
     std::exception_ptr start_error_;
     int source_ = -1;
     std::vector<at::Tensor> results_;
+    std::chrono::milliseconds limit_{0};
+    const Clock::time_point started_ = Clock::now();
+    Clock::time_point finished_; /* once done_ */
+    std::shared_ptr<CompletionHook> hook_;
     std::mutex future_mutex_;
     c10::intrusive_ptr<Future> future_;
     bool future_marked_ = false;
