@@ -11,7 +11,7 @@ from files import ROOT, name
 
 PACKAGE = ROOT / "plugin" / "torch" / "quoit"
 LONG = os.environ.get("QUOIT_TEST_LONG") == "1"
-SOURCES = sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("*.pyi")])
+SOURCES = sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("*.pyi"), PACKAGE.parent / "quoit_autoload" / "__init__.py"])
 
 
 # Reading torch takes mypy a minute of a core: in the short run what comes from there has no type.

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch runs by itself to learn of the backend (entry points ``torch.backends`` and ``torch.distributed.backends``)."""
+"""What PyTorch runs by itself to learn of the backend (entry points ``torch.backends`` and ``torch.distributed.backends``).
+
+It stands beside the package, not in it: to load an entry point inside would import the package first, and its refusal of a torch that
+it was not built for would end ``import torch``.
+"""
 
 import warnings
 
