@@ -188,7 +188,7 @@ def worker(rank: int, world: int) -> dict[str, Any]:
     if order["hosts"] > 1:
         os.environ.update(QUOIT_HOST_LABEL=f"host{rank % order['hosts']}", QUOIT_INTERFACE="lo")
     dist.init_process_group("quoit", init_method="env://")
-    assert json.loads(quoit.describe(json=True))["hosts"] == order["hosts"], quoit.describe()
+    assert quoit.describe(as_dict=True)["hosts"] == order["hosts"], quoit.describe()
     player = Player(rank, order["hosts"])
     seeds = order["seeds"] or range(order["first"], order["first"] + order["cases"])
     for seed in seeds:

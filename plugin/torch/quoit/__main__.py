@@ -47,6 +47,7 @@ def _merge_trace(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """The command `quoit`: parse its arguments, and do what they ask; returns the exit status."""
     parser = argparse.ArgumentParser(prog="quoit", description="Look at processes that use Quoit, and at what they recorded.")
     commands = parser.add_subparsers(required=True, metavar="command")
     debug = commands.add_parser("debug", help="what a live process of this machine and user does: groups, members, operations")
