@@ -33,6 +33,7 @@ struct quoit_comm {
     window_t *window;       /* NULL until the first operation that uses it, or when no rank shares the host */
     execution_t execution;  /* of the head of the queue */
     matcher_t matcher;
+    struct shrink *shrink;  /* agreement with the survivors, after a failure; NULL until somebody begins it */
     plan_t *plans[COMM_PLANS];
     int plan_count, plan_next;
     operation_description_t last; /* newest operation that finished */
@@ -51,6 +52,14 @@ struct quoit_comm {
 /** As quoit_comm_create, on a given engine (which gets one more user). */
 quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, int size, const quoit_comm_config_t *config,
                               quoit_comm_t **comm);
+
+/**
+ * A communicator of `ranks` of the job (NULL: all). Takes one user of the job, none of the engine, on success only. Only for the
+ * engine's owner.
+ */
+quoit_status_t comm_make(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, int timeout_ms, quoit_comm_t **comm);
+/** Check a configuration and read it: *name is left alone when there is none; *timeout_ms is the setting's then. */
+quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms);
 
 /** Fail: every operation ends with `status` and `text`; nobody touches their buffers any more; the other ranks are told unless they know.
  *  The first call counts. Only for the owner. */

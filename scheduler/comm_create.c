@@ -7,6 +7,7 @@
 #include "scheduler/comm.h"
 #include "scheduler/history.h"
 #include "scheduler/trace.h"
+#include "scheduler/shrink.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ static void free_comm(quoit_comm_t *comm)
 {
     for (int i = 0; i < comm->plan_count; i++) plan_destroy(comm->plans[i]);
     matcher_clear(&comm->matcher);
+    shrink_destroy(comm->shrink);
     execute_destroy(&comm->execution);
     journal_block_destroy(comm->engine->journal, comm->journal);
     topology_destroy(comm->topology);
@@ -50,9 +52,8 @@ static quoit_status_t make_window(quoit_comm_t *comm)
     return status;
 }
 
-/* `ranks` NULL: all of the job. Takes one user of the engine and of the job on success only. The caller owns the engine. */
-static quoit_status_t make_comm(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, int timeout_ms,
-                                quoit_comm_t **result)
+quoit_status_t comm_make(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, int timeout_ms,
+                         quoit_comm_t **result)
 {
     quoit_comm_t *comm = calloc(1, sizeof *comm);
     if (!comm) return error_set(QUOIT_ERR_NO_MEMORY, "a communicator of %zu bytes", sizeof *comm);
@@ -100,7 +101,7 @@ free_comm:
     return status;
 }
 
-static quoit_status_t read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms)
+quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms)
 {
     int64_t fallback = setting_int(SETTING_TIMEOUT) / 1000;
     if (config && config->struct_size != sizeof *config)
@@ -133,7 +134,7 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
         return error_set(QUOIT_ERR_INVALID, "rank %d of %d: size must be at least 1, and rank from 0 to size - 1", rank, size);
     if (!store && size > 1) return error_set(QUOIT_ERR_INVALID, "a communicator of %d ranks needs a store; it is NULL", size);
     if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_create: comm is NULL");
-    quoit_status_t status = read_config(config, &name, &timeout_ms);
+    quoit_status_t status = comm_read_config(config, &name, &timeout_ms);
     if (status != QUOIT_OK) return status;
     log_set_rank(rank);
     uint64_t deadline = clock_deadline(timeout_ms);
@@ -142,7 +143,7 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
     if (status != QUOIT_OK) return status;
     quoit_comm_t *made = NULL;
     engine_enter(engine);
-    status = make_comm(job, hash_combine(job->id, 1), rank, size, NULL, name, timeout_ms, &made);
+    status = comm_make(job, hash_combine(job->id, 1), rank, size, NULL, name, timeout_ms, &made);
     job_release(job); /* the communicator has its own */
     if (status == QUOIT_OK) engine_retain(engine);
     engine_leave(engine);
@@ -225,7 +226,7 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
     quoit_status_t status = check_parent(parent);
     if (status == QUOIT_OK && !comm) status = error_set(QUOIT_ERR_INVALID, "quoit_comm_create_group: comm is NULL");
     if (status == QUOIT_OK) status = check_members(parent, ranks, count, &own);
-    if (status == QUOIT_OK) status = read_config(config, &shown, &timeout_ms);
+    if (status == QUOIT_OK) status = comm_read_config(config, &shown, &timeout_ms);
     if (status != QUOIT_OK) return status;
     if (!config || config->timeout_ms == 0) timeout_ms = parent->timeout_ms;
     int *job_ranks = malloc((size_t)count * sizeof *job_ranks);
@@ -237,7 +238,7 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
     uint64_t id = 0;
     quoit_comm_t *made = NULL;
     status = group_id(parent, job_ranks, count, name ? name : "", &id);
-    if (status == QUOIT_OK) status = make_comm(parent->job, id, own, count, job_ranks, shown, timeout_ms, &made);
+    if (status == QUOIT_OK) status = comm_make(parent->job, id, own, count, job_ranks, shown, timeout_ms, &made);
     if (status == QUOIT_OK) engine_retain(engine);
     engine_leave(engine);
     free(job_ranks);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "scheduler/comm.h"
 #include "scheduler/notice.h"
+#include "scheduler/shrink.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,6 +80,10 @@ static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_proc
     }
     if (header->type == NOTICE_MESSAGE) {
         if (atomic_load_explicit(&comm->status, memory_order_relaxed) == QUOIT_OK) match_envelope(comm, header->source, data, length);
+        return;
+    }
+    if (header->type == NOTICE_SHRINK) {
+        shrink_receive(comm, header->source, data, length);
         return;
     }
     quoit_status_t status;

@@ -21,7 +21,7 @@ quoit_status_t notice_header_decode(const void *data, size_t length, notice_head
 {
     const unsigned char *bytes = data;
     if (length < NOTICE_HEADER_SIZE) return error_set(QUOIT_ERR_PROTOCOL, "a notice of %zu bytes is too short", length);
-    if (bytes[0] != MAGIC || (bytes[1] != NOTICE_MESSAGE && bytes[1] != NOTICE_ABORT))
+    if (bytes[0] != MAGIC || bytes[1] < NOTICE_MESSAGE || bytes[1] > NOTICE_SHRINK)
         return error_set(QUOIT_ERR_PROTOCOL, "a notice begins with bytes %02x %02x, which is none of ours", bytes[0], bytes[1]);
     header->type = (notice_type_t)bytes[1];
     header->source = (int32_t)bytes_get32(bytes + 4);
@@ -75,4 +75,42 @@ quoit_status_t notice_abort_decode(const void *data, size_t length, quoit_status
         text[i] = bytes[NOTICE_HEADER_SIZE + 4 + i] < 0x20 ? ' ' : (char)bytes[NOTICE_HEADER_SIZE + 4 + i];
     text[count] = '\0';
     return QUOIT_OK;
+}
+
+size_t notice_shrink_length(int size) { return NOTICE_SHRINK_SIZE + ((size_t)size + 3) / 4; }
+
+size_t notice_shrink_encode(uint64_t comm, int source, const notice_shrink_t *message, unsigned char *notice)
+{
+    size_t length = notice_shrink_length(message->size);
+    memset(notice, 0, length);
+    encode_header(NOTICE_SHRINK, comm, source, notice);
+    bytes_put32(notice + NOTICE_HEADER_SIZE, (uint32_t)message->kind);
+    bytes_put32(notice + NOTICE_HEADER_SIZE + 4, (uint32_t)message->term);
+    bytes_put32(notice + NOTICE_HEADER_SIZE + 8, (uint32_t)message->size);
+    return length;
+}
+
+void notice_shrink_set_mark(unsigned char *notice, int rank, shrink_mark_t mark)
+{
+    unsigned char *byte = notice + NOTICE_SHRINK_SIZE + rank / 4;
+    *byte = (unsigned char)(*byte | (unsigned)mark << rank % 4 * 2);
+}
+
+quoit_status_t notice_shrink_decode(const void *data, size_t length, notice_shrink_t *message)
+{
+    const unsigned char *bytes = data;
+    if (length < NOTICE_SHRINK_SIZE) return error_set(QUOIT_ERR_PROTOCOL, "a notice of shrinking of %zu bytes is too short", length);
+    uint32_t kind = bytes_get32(bytes + NOTICE_HEADER_SIZE), size = bytes_get32(bytes + NOTICE_HEADER_SIZE + 8);
+    if (kind < SHRINK_JOIN || kind > SHRINK_GO || size > INT32_MAX || length != notice_shrink_length((int)size))
+        return error_set(QUOIT_ERR_PROTOCOL, "a notice of shrinking, kind %u, of %zu bytes for %u ranks", kind, length, size);
+    message->kind = (shrink_kind_t)kind;
+    message->term = (int32_t)bytes_get32(bytes + NOTICE_HEADER_SIZE + 4);
+    message->size = (int32_t)size;
+    return QUOIT_OK;
+}
+
+shrink_mark_t notice_shrink_mark(const void *data, int rank)
+{
+    const unsigned char *bytes = data;
+    return (shrink_mark_t)(bytes[NOTICE_SHRINK_SIZE + rank / 4] >> rank % 4 * 2 & 3);
 }

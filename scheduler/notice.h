@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 
-enum { NOTICE_HEADER_SIZE = 16, NOTICE_MESSAGE_SIZE = 40, NOTICE_PAYLOAD_CAPACITY = 8192, NOTICE_ABORT_TEXT = 900 };
+enum { NOTICE_HEADER_SIZE = 16, NOTICE_MESSAGE_SIZE = 40, NOTICE_PAYLOAD_CAPACITY = 8192, NOTICE_ABORT_TEXT = 900, NOTICE_SHRINK_SIZE = 28 };
 
-typedef enum notice_type { NOTICE_MESSAGE = 1, NOTICE_ABORT = 2 } notice_type_t;
+typedef enum notice_type { NOTICE_MESSAGE = 1, NOTICE_ABORT = 2, NOTICE_SHRINK = 3 } notice_type_t;
 
 typedef struct notice_header {
     notice_type_t type;
@@ -33,5 +33,22 @@ quoit_status_t notice_message_decode(const void *data, size_t length, notice_mes
 size_t notice_abort_encode(uint64_t comm, int source, quoit_status_t status, const char *text, unsigned char *notice);
 /** text: room for NOTICE_ABORT_TEXT + 1. A status that is none becomes ERR_ABORTED. */
 quoit_status_t notice_abort_decode(const void *data, size_t length, quoit_status_t *status, char *text);
+
+/* Agreement of the survivors: see shrink.c. Two bits a rank follow. */
+typedef enum shrink_kind { SHRINK_JOIN = 1, SHRINK_LEAD = 2, SHRINK_GO = 3 } shrink_kind_t;
+typedef enum shrink_mark { SHRINK_UNKNOWN, SHRINK_DOUBTFUL, SHRINK_LOST, SHRINK_MEMBER } shrink_mark_t;
+
+typedef struct notice_shrink {
+    shrink_kind_t kind;
+    int32_t term, size; /* size: ranks of the communicator */
+} notice_shrink_t;
+
+size_t notice_shrink_length(int size);
+/** Returns the notice's length; all marks are UNKNOWN. */
+size_t notice_shrink_encode(uint64_t comm, int source, const notice_shrink_t *message, unsigned char *notice);
+void notice_shrink_set_mark(unsigned char *notice, int rank, shrink_mark_t mark);
+/** On QUOIT_OK there is a mark for each of `size` ranks. */
+quoit_status_t notice_shrink_decode(const void *data, size_t length, notice_shrink_t *message);
+shrink_mark_t notice_shrink_mark(const void *data, int rank);
 
 #endif

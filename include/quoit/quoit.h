@@ -223,6 +223,20 @@ QUOIT_API quoit_status_t quoit_comm_split(quoit_comm_t *parent, int colour, int 
 /** End all operations, here and on the other ranks, with ERR_ABORTED and `reason`. Any thread, any time; wakes every waiter. */
 QUOIT_API quoit_status_t quoit_comm_abort(quoit_comm_t *comm, const char *reason);
 
+/**
+ * Go on with the survivors of a communicator that has failed or was aborted. Collective over them: they agree on who is left, also
+ * when further ranks die meanwhile, and each gets a new communicator of the same members, in the old order, or an error. It works at
+ * once. The old one stays failed, and is to be destroyed. It is no barrier: a member that dies afterwards fails the new one, which
+ * can be shrunk in its turn.
+ *
+ * @param config  name and timeout of the new one (NULL, or 0: those of the old one). The timeout also bounds this call: a rank that
+ *                has not called, nor died, after half of it is left out.
+ * @return ERR_INVALID: the communicator has not failed. ERR_ABORTED: the others went on without this rank. ERR_NETWORK: too few are
+ *         left. Ranks whose end is not certain (a cut link, silence) may be alive and going on by themselves, so the larger part may
+ *         go on, and of two equal ones the one with the lowest rank. ERR_TIMEOUT: no agreement came about.
+ */
+QUOIT_API quoit_status_t quoit_comm_shrink(quoit_comm_t *comm, const quoit_comm_config_t *config, quoit_comm_t **newcomm);
+
 /** Finish what runs (bounded by setting LINGER), then free. NULL is accepted. Not to be called while another thread uses comm. */
 QUOIT_API void quoit_comm_destroy(quoit_comm_t *comm);
 

@@ -81,7 +81,7 @@ typedef struct tcp_target {
     tcp_name_t name;
     tcp_socket_t *socket; /* under way; NULL: none */
     uint64_t retry_at;
-    int retry_ms;
+    int retry_ms, refusals;
     bool hopeless; /* no use trying again */
     char cause[TCP_CAUSE_CAPACITY]; /* how the newest try ended; "": no try ended */
 } tcp_target_t;

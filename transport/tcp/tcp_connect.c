@@ -24,7 +24,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { TIE_PAUSE_MS = 500 };
+/* Whoever gave an address listens there until it ends; some refusals more, for what lies between and may be starting up. */
+enum { TIE_PAUSE_MS = 500, REFUSALS = 5 };
 
 static uint64_t in_ms(uint64_t now, int ms) { return now + (uint64_t)ms * 1000000u; }
 
@@ -93,6 +94,7 @@ static void caller_failed_errno(tcp_socket_t *caller, int error)
     bool shaking = caller->handshake != NULL;
     if (shaking && error == ECONNRESET) text = "closed the connection during the handshake; is another program listening there?";
     snprintf(cause, sizeof cause, "%s", text);
+    if (error == ECONNREFUSED && !shaking) caller->endpoint->targets[caller->address].refusals++;
     caller_failed(caller, 0, cause);
 }
 
@@ -145,6 +147,7 @@ static void try_target(tcp_endpoint_t *endpoint, int address, uint64_t now)
         return;
     }
     char buffer[64];
+    if (error == ECONNREFUSED) target->refusals++;
     snprintf(target->cause, sizeof target->cause, "%s", strerror_r(error, buffer, sizeof buffer));
     if (target->retry_ms == 0) target->retry_ms = endpoint->transport->times.retry_least;
     target->retry_at = in_ms(now, target->retry_ms);
@@ -177,11 +180,20 @@ static bool all_hopeless(const tcp_endpoint_t *endpoint)
     return true;
 }
 
+/* Nobody listens any more, at any of its addresses. */
+static bool all_refuse(const tcp_endpoint_t *endpoint)
+{
+    for (int i = 0; i < endpoint->target_count; i++)
+        if (endpoint->targets[i].refusals < REFUSALS) return false;
+    return endpoint->target_count > 0 && endpoint->chosen == NULL && list_is_empty(&endpoint->incoming);
+}
+
 void tcp_call_step(tcp_endpoint_t *endpoint)
 {
     uint64_t now = clock_now(), wake = endpoint->deadline;
-    if (now >= endpoint->deadline || all_hopeless(endpoint)) {
-        give_up(endpoint, now >= endpoint->deadline ? QUOIT_ERR_TIMEOUT : QUOIT_ERR_NETWORK, now);
+    bool gone = all_refuse(endpoint);
+    if (gone || now >= endpoint->deadline || all_hopeless(endpoint)) {
+        give_up(endpoint, gone ? QUOIT_ERR_PEER : now >= endpoint->deadline ? QUOIT_ERR_TIMEOUT : QUOIT_ERR_NETWORK, now);
         tcp_endpoint_reap(endpoint);
         return;
     }
