@@ -8,6 +8,7 @@
 #include "scheduler/execute_device.h"
 #include "scheduler/history.h"
 #include "scheduler/trace.h"
+#include "scheduler/inquire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,15 +80,14 @@ static void end_all(quoit_comm_t *comm, quoit_status_t status)
     }
 }
 
-void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char *format, ...)
+/* comm->cause and comm->finder are set. */
+static void fail(quoit_comm_t *comm, quoit_status_t status, bool tell)
 {
-    if (atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) return;
-    char text[ERROR_TEXT_CAPACITY];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    snprintf(comm->error, sizeof comm->error, "[%.63s, rank %d] %.900s", comm->name, comm->rank, text);
+    char who[PEER_NAME_CAPACITY + 16] = "";
+    if (comm->finder != comm->rank) snprintf(who, sizeof who, " (told by %.80s)", comm_rank_name(comm, comm->finder));
+    int prefix = snprintf(comm->error, sizeof comm->error, "[%.63s, rank %d] ", comm->name, comm->rank);
+    int room = (int)(sizeof comm->error - (size_t)prefix - strlen(who) - 1);
+    snprintf(comm->error + prefix, sizeof comm->error - (size_t)prefix, "%.*s%s", room, comm->cause, who);
     atomic_store_explicit(&comm->status, status, memory_order_release);
     comm->engine->failed = true;
     log_info("comm", "%s", comm->error);
@@ -95,6 +95,35 @@ void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char 
     if (tell) control_send_abort(comm);
     history_dump(comm);
     end_all(comm, status);
+}
+
+void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char *format, ...)
+{
+    if (atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(comm->cause, sizeof comm->cause, format, arguments);
+    va_end(arguments);
+    comm->finder = comm->rank;
+    fail(comm, status, tell);
+}
+
+void comm_fail_told(quoit_comm_t *comm, quoit_status_t status, int finder, const char *cause)
+{
+    if (atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) return;
+    snprintf(comm->cause, sizeof comm->cause, "%s", cause);
+    comm->finder = finder;
+    comm->relays = true;
+    fail(comm, status, true);
+}
+
+void comm_fail_mismatch(quoit_comm_t *comm, const operation_description_t *here, int other, const operation_description_t *there)
+{
+    char mine[128], theirs[128];
+    operation_text(here, mine, sizeof mine);
+    operation_text(there, theirs, sizeof theirs);
+    comm_fail(comm, QUOIT_ERR_MISMATCH, true, "ranks called different operations: %s called %s, but %s called %s%s", comm_rank_name(comm, comm->rank),
+              mine, comm_rank_name(comm, other), theirs, strcmp(mine, theirs) == 0 ? " (an earlier operation already differed)" : "");
 }
 
 /* What was running, for texts; "" when nothing. */
@@ -135,6 +164,7 @@ static void activate(quoit_comm_t *comm)
 {
     if (comm->is_active) return;
     comm->is_active = true;
+    comm->wait_begun = 0;
     list_append(&comm->engine->active, &comm->link);
 }
 
@@ -154,6 +184,7 @@ static void number(quoit_comm_t *comm, operation_t *operation)
                                                  (uint64_t)description->op << 40 | (uint32_t)description->root);
     comm->hash = (uint32_t)hash_combine(hash, description->count);
     if (comm->hash == 0) comm->hash = 1; /* 0 fits every message */
+    comm->history[comm->sequence % COMM_HISTORY] = (call_t){.hash = comm->hash, .description = *description};
 }
 
 void comm_take(quoit_comm_t *comm, operation_t *operation)
@@ -186,6 +217,7 @@ static bool advance_queue(quoit_comm_t *comm)
             number(comm, operation);
             journal_begin(comm->journal, operation, true);
             if (comm->engine->trace) trace_begun(comm->engine->trace, comm, operation);
+            if (inquire_begin(comm)) return true;
             status = execute_begin(comm, operation);
         }
         if (status == QUOIT_OK) status = execute_advance(comm, &moved);
@@ -256,7 +288,9 @@ static void time_out(quoit_comm_t *comm, const operation_t *operation)
         bool receives = operation->kind == OPERATION_RECV;
         snprintf(text, sizeof text, "%s %s %s with tag %u", receives ? "recv" : "send", receives ? "from" : "to",
                  operation->peer == QUOIT_ANY_SOURCE ? "any source" : comm_rank_name(comm, operation->peer), operation->tag);
-        snprintf(missing, sizeof missing, "no matching %s came", receives ? "send" : "recv");
+        char doing[320] = "";
+        if (operation->peer != QUOIT_ANY_SOURCE) inquire_text(comm, operation->peer, doing, sizeof doing);
+        snprintf(missing, sizeof missing, "no matching %s came%s%s", receives ? "send" : "recv", doing[0] ? "; " : "", doing);
     }
     comm_fail(comm, QUOIT_ERR_TIMEOUT, true, "%s timed out after %d ms%s%s%s%s%s", text, operation->timeout_ms, missing[0] ? ": " : "", missing,
               operation->started || operation->kind != OPERATION_COLLECTIVE ? "" : " (in an operation before it)",
@@ -301,6 +335,7 @@ void comm_check(quoit_comm_t *comm, uint64_t now)
         comm_fail(comm, status, true, "%s: %s", text, cause);
         return;
     }
+    inquire_check(comm, now);
     if (comm_deadline(comm) > now) {
         check_left(comm);
         return;

@@ -9,12 +9,13 @@
 #include "scheduler/match.h"
 #include "scheduler/window.h"
 
-enum { COMM_NAME_CAPACITY = 64, COMM_PLANS = 32 };
+enum { COMM_NAME_CAPACITY = 64, COMM_PLANS = 32, COMM_HISTORY = 16 };
 
 struct quoit_comm {
     engine_t *engine;
     job_t *job;
     uint64_t id;
+    uint64_t family;        /* of a group: hash of parent, name and how often that was used; not of its members. 0: none */
     char name[COMM_NAME_CAPACITY];
     unsigned fork_generation;
     int rank, size;
@@ -30,6 +31,10 @@ struct quoit_comm {
     list_t messages;        /* sends and recvs not done */
     uint32_t sequence;      /* of the newest collective taken from the queue */
     uint32_t hash;          /* of all collectives so far */
+    call_t history[COMM_HISTORY]; /* the newest collectives, at their sequence mod COMM_HISTORY */
+    uint64_t wait_begun;    /* when the slow part of waiting was first come to, in this operation; 0: not yet */
+    uint32_t wait_sequence; /* `sequence` then */
+    struct inquiry *inquiry; /* what other ranks told of their calls; NULL until it was asked */
     window_t *window;       /* NULL until the first operation that uses it, or when no rank shares the host */
     execution_t execution;  /* of the head of the queue */
     matcher_t matcher;
@@ -47,6 +52,8 @@ struct quoit_comm {
     /* its first error; status is stored last, with release */
     _Atomic int status;
     char error[ERROR_TEXT_CAPACITY];
+    char cause[ERROR_TEXT_CAPACITY]; /* the part of it that other ranks are told */
+    int finder;             /* rank that found it */
 };
 
 /** As quoit_comm_create, on a given engine (which gets one more user). */
@@ -57,13 +64,17 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
  * A communicator of `ranks` of the job (NULL: all). Takes one user of the job, none of the engine, on success only. Only for the
  * engine's owner.
  */
-quoit_status_t comm_make(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, int timeout_ms, quoit_comm_t **comm);
+quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int size, const int *ranks, const char *name, int timeout_ms, quoit_comm_t **comm);
 /** Check a configuration and read it: *name is left alone when there is none; *timeout_ms is the setting's then. */
 quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms);
 
 /** Fail: every operation ends with `status` and `text`; nobody touches their buffers any more; the other ranks are told unless they know.
  *  The first call counts. Only for the owner. */
 void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char *format, ...) __attribute__((format(printf, 4, 5)));
+/** As comm_fail, with the cause as another rank found it: kept as it is, and the finder is named once. It is passed on. */
+void comm_fail_told(quoit_comm_t *comm, quoit_status_t status, int finder, const char *cause);
+/** Fail, naming both calls. */
+void comm_fail_mismatch(quoit_comm_t *comm, const operation_description_t *here, int other, const operation_description_t *there);
 /** Advance what runs. Only for the owner. True when something moved. */
 bool comm_advance(quoit_comm_t *comm);
 /** Take an operation that was handed in. Only for the owner. */

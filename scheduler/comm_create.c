@@ -7,6 +7,7 @@
 #include "scheduler/comm.h"
 #include "scheduler/history.h"
 #include "scheduler/trace.h"
+#include "scheduler/inquire.h"
 #include "scheduler/shrink.h"
 
 #include <poll.h>
@@ -21,6 +22,7 @@ static void free_comm(quoit_comm_t *comm)
     for (int i = 0; i < comm->plan_count; i++) plan_destroy(comm->plans[i]);
     matcher_clear(&comm->matcher);
     shrink_destroy(comm->shrink);
+    inquire_destroy(comm->inquiry);
     execute_destroy(&comm->execution);
     journal_block_destroy(comm->engine->journal, comm->journal);
     topology_destroy(comm->topology);
@@ -52,7 +54,7 @@ static quoit_status_t make_window(quoit_comm_t *comm)
     return status;
 }
 
-quoit_status_t comm_make(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, int timeout_ms,
+quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int size, const int *ranks, const char *name, int timeout_ms,
                          quoit_comm_t **result)
 {
     quoit_comm_t *comm = calloc(1, sizeof *comm);
@@ -60,6 +62,7 @@ quoit_status_t comm_make(job_t *job, uint64_t id, int rank, int size, const int 
     comm->engine = job->engine;
     comm->job = job;
     comm->id = id > 1 ? id : id + 2; /* window.c keeps 0 and 1 for itself */
+    comm->family = family;
     comm->rank = rank;
     comm->size = size;
     comm->timeout_ms = timeout_ms;
@@ -143,7 +146,7 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
     if (status != QUOIT_OK) return status;
     quoit_comm_t *made = NULL;
     engine_enter(engine);
-    status = comm_make(job, hash_combine(job->id, 1), rank, size, NULL, name, timeout_ms, &made);
+    status = comm_make(job, hash_combine(job->id, 1), 0, rank, size, NULL, name, timeout_ms, &made);
     job_release(job); /* the communicator has its own */
     if (status == QUOIT_OK) engine_retain(engine);
     engine_leave(engine);
@@ -207,15 +210,20 @@ static quoit_status_t check_members(const quoit_comm_t *parent, const int *ranks
 }
 
 /* Members compute the same id without a word: parent, name, members, and how often this was created before. */
-static quoit_status_t group_id(quoit_comm_t *parent, const int *job_ranks, int count, const char *name, uint64_t *id)
+static quoit_status_t group_id(quoit_comm_t *parent, const int *job_ranks, int count, const char *name, uint64_t *id, uint64_t *family)
 {
     uint64_t hash = hash_combine(parent->id, hash_bytes(3, name, strlen(name)));
+    table_key_t name_key = {~parent->id, hash};
+    uintptr_t generation = (uintptr_t)table_get(parent->job->groups, name_key) + 1;
     for (int i = 0; i < count; i++) hash = hash_combine(hash, (uint64_t)job_ranks[i]);
     table_key_t key = {parent->id, hash};
     uintptr_t times = (uintptr_t)table_get(parent->job->groups, key) + 1;
     quoit_status_t status = table_put(parent->job->groups, key, (void *)times);
-    if (status == QUOIT_OK) *id = hash_combine(hash, times);
-    return status;
+    if (status == QUOIT_OK) status = table_put(parent->job->groups, name_key, (void *)generation);
+    if (status != QUOIT_OK) return status;
+    *id = hash_combine(hash, times);
+    *family = hash_combine(hash_combine(name_key.low, parent->id), generation) | 1;
+    return QUOIT_OK;
 }
 
 quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, int count, const char *name,
@@ -235,10 +243,10 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
     engine_t *engine = parent->engine;
     engine_enter(engine);
     window_collect(engine, false);
-    uint64_t id = 0;
+    uint64_t id = 0, family = 0;
     quoit_comm_t *made = NULL;
-    status = group_id(parent, job_ranks, count, name ? name : "", &id);
-    if (status == QUOIT_OK) status = comm_make(parent->job, id, own, count, job_ranks, shown, timeout_ms, &made);
+    status = group_id(parent, job_ranks, count, name ? name : "", &id, &family);
+    if (status == QUOIT_OK) status = comm_make(parent->job, id, family, own, count, job_ranks, shown, timeout_ms, &made);
     if (status == QUOIT_OK) engine_retain(engine);
     engine_leave(engine);
     free(job_ranks);
@@ -330,6 +338,7 @@ quoit_status_t quoit_comm_abort(quoit_comm_t *comm, const char *reason)
 
 int quoit_comm_rank(const quoit_comm_t *comm) { return comm ? comm->rank : -1; }
 int quoit_comm_size(const quoit_comm_t *comm) { return comm ? comm->size : 0; }
+int quoit_comm_world_rank(const quoit_comm_t *comm, int rank) { return comm && rank >= 0 && rank < comm->size ? comm->job_rank[rank] : -1; }
 int quoit_comm_hosts(const quoit_comm_t *comm) { return comm ? comm->topology->hosts : 0; }
 
 quoit_status_t quoit_comm_set_timeout(quoit_comm_t *comm, int timeout_ms)

@@ -5,6 +5,7 @@
  */
 #include "base/log.h"
 #include "scheduler/comm.h"
+#include "scheduler/inquire.h"
 #include "scheduler/notice.h"
 #include "scheduler/shrink.h"
 
@@ -50,8 +51,8 @@ static void reach_other_hosts(quoit_comm_t *comm, const unsigned char *notice, s
 void control_send_abort(quoit_comm_t *comm)
 {
     bool reached = false;
-    unsigned char notice[NOTICE_HEADER_SIZE + 4 + NOTICE_ABORT_TEXT];
-    size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->error, notice);
+    unsigned char notice[NOTICE_ABORT_CAPACITY];
+    size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->finder, comm->cause, notice);
     for (int rank = 0; rank < comm->size; rank++) {
         peer_t *peer = comm->job->peer[comm->job_rank[rank]];
         if (rank == comm->rank || peer->status != QUOIT_OK || peer->left) continue;
@@ -86,24 +87,18 @@ static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_proc
         shrink_receive(comm, header->source, data, length);
         return;
     }
+    if (header->type == NOTICE_CALL) {
+        inquire_receive(comm, header->source, data, length);
+        return;
+    }
     quoit_status_t status;
+    int finder = header->source;
     char text[NOTICE_ABORT_TEXT + 1];
-    if (notice_abort_decode(data, length, &status, text) != QUOIT_OK) {
+    if (notice_abort_decode(data, length, &status, &finder, text) != QUOIT_OK) {
         status = QUOIT_ERR_ABORTED;
         snprintf(text, sizeof text, "%s", error_text());
     }
-    /* Over messages only a hash of the other side's call is seen: whoever is told of a mismatch adds what was called here. */
-    char here[256] = "";
-    comm->relays = true;
-    if (status == QUOIT_ERR_MISMATCH && comm->execution.operation && !strstr(text, "but rank")) {
-        operation_text(&comm->execution.operation->description, here, sizeof here);
-        comm_fail(comm, status, true, "%s ended it: %s; but %s called %s", peer->name, text, comm_rank_name(comm, comm->rank), here);
-    } else if (status == QUOIT_ERR_TIMEOUT || status == QUOIT_ERR_PEER) {
-        /* These texts name who is at fault; whoever happened to tell us is not, and is not to be read as if. */
-        const char *cause = strstr(text, "] ");
-        comm_fail(comm, status, true, "%s", cause ? cause + 2 : text);
-    } else
-        comm_fail(comm, status, true, "%s ended it: %s", peer->name, text);
+    comm_fail_told(comm, status, finder >= 0 && finder < comm->size ? finder : header->source, text);
 }
 
 static void keep(engine_t *engine, const quoit_event_t *event)
@@ -134,10 +129,12 @@ void control_receive(engine_t *engine, const quoit_event_t *event)
         return;
     }
     quoit_comm_t *comm = table_get(engine->comms, (table_key_t){0, header.comm});
-    if (comm)
+    if (comm) {
         handle(comm, &header, event->peer, event->data, event->length);
-    else
-        keep(engine, event);
+        return;
+    }
+    if (header.type == NOTICE_CALL) inquire_stranger(engine, event);
+    keep(engine, event);
 }
 
 void control_replay(quoit_comm_t *comm)

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "scheduler/comm.h"
 #include "scheduler/execute_device.h"
+#include "scheduler/inquire.h"
 #include "scheduler/reduce/reduce.h"
 #include "scheduler/trace.h"
 
@@ -74,11 +75,24 @@ bool execute_disagrees(quoit_comm_t *comm, int member)
     _Atomic uint64_t *recent = &theirs->recent[comm->sequence % WINDOW_HISTORY]; /* it may be ahead */
     current = atomic_load_explicit(recent, memory_order_acquire);
     if ((uint32_t)(current >> 32) != comm->sequence || current == same) return false;
-    operation_description_t other = theirs->description[comm->sequence % WINDOW_HISTORY];
+    operation_description_t mine = comm->history[comm->sequence % COMM_HISTORY].description, other = theirs->description[comm->sequence % WINDOW_HISTORY];
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(recent, memory_order_relaxed) != current) return false; /* overwritten: the next operation differs, too */
+    /* The hash is of all operations so far: an earlier one may be where they parted. */
+    for (uint32_t sequence = comm->sequence - 1; sequence > 0 && comm->sequence - sequence < COMM_HISTORY; sequence--) {
+        const call_t *call = &comm->history[sequence % COMM_HISTORY];
+        recent = &theirs->recent[sequence % WINDOW_HISTORY];
+        current = atomic_load_explicit(recent, memory_order_acquire);
+        operation_description_t earlier = theirs->description[sequence % WINDOW_HISTORY];
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(recent, memory_order_relaxed) != current || current == ((uint64_t)sequence << 32 | call->hash) ||
+            (uint32_t)(current >> 32) != sequence)
+            break;
+        mine = call->description;
+        other = earlier;
+    }
     char mine_text[128], other_text[128];
-    operation_text(&comm->execution.operation->description, mine_text, sizeof mine_text);
+    operation_text(&mine, mine_text, sizeof mine_text);
     operation_text(&other, other_text, sizeof other_text);
     error_set(QUOIT_ERR_MISMATCH, "ranks called different operations: %s called %s, but %s called %s%s",
               comm_rank_name(comm, comm->rank), mine_text, window->member[member].peer->name, other_text,
@@ -251,6 +265,8 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
             pending = true;
         } else if (mine[i].transfer.status == QUOIT_ERR_CLOSED && !comm_word_has_come(comm)) {
             pending = true; /* it said goodbye, and may have said why before */
+        } else if (mine[i].transfer.status == QUOIT_ERR_MISMATCH && inquire_dispute(comm, mine[i].peer)) {
+            pending = true; /* only a hash was seen: the other side says what it called */
         } else if (mine[i].transfer.status < 0) {
             return explain_transfer(comm, &mine[i]);
         }

@@ -64,6 +64,8 @@ void execute_end(quoit_comm_t *comm);
 void execute_destroy(execution_t *execution);
 /** Who is being waited for: "rank 3 (node7, pid 12), which last called allreduce #56" ...; "" when nobody. */
 void execute_missing(quoit_comm_t *comm, char *text, size_t capacity);
+/** Ranks being waited for; returns their number, at most `capacity`. */
+int execute_awaited(quoit_comm_t *comm, int *ranks, int capacity);
 /** How sure is it who is missing? Somebody has not come for certain; only messages lack; those awaited are in the operation, too. */
 typedef enum execute_doubt { DOUBT_NONE, DOUBT_MESSAGES, DOUBT_MATES } execute_doubt_t;
 execute_doubt_t execute_doubt(quoit_comm_t *comm);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Executor: who an operation waits for, and whether the others do something else. The slow part of waiting, and texts. */
 #include "scheduler/comm.h"
+#include "scheduler/inquire.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,11 +42,17 @@ static void append(char *text, size_t capacity, const char *name, const char *mo
     snprintf(text + length, capacity - length, "%s%s%s", length ? ", " : "waiting for ", name, more);
 }
 
+/* A host mate's newest call is in its section; what else it does, if it is not in this operation, it tells itself. */
 static void append_member(const quoit_comm_t *comm, int member, char *text, size_t capacity)
 {
     const window_member_t *other = &comm->window->member[member];
-    char more[200] = " (has not created this communicator)", what[160];
-    if (other->section) {
+    char more[400] = " (has not created this communicator)", what[160];
+    int rank = topology_rank(comm->topology, comm->topology->host[comm->rank], member);
+    if (other->section && inquire_is_in(comm, rank) == 0) {
+        inquire_text(comm, rank, more + 2, sizeof more - 3);
+        memcpy(more, " (", 2);
+        strcat(more, ")");
+    } else if (other->section) {
         uint32_t sequence = (uint32_t)(atomic_load(&other->section->line.current) >> 32);
         operation_description_t description = other->section->description[sequence % WINDOW_HISTORY];
         operation_text(&description, what, sizeof what);
@@ -59,11 +66,41 @@ static void append_member(const quoit_comm_t *comm, int member, char *text, size
     append(text, capacity, other->peer->name, more);
 }
 
+int execute_awaited(quoit_comm_t *comm, int *ranks, int capacity)
+{
+    const execution_t *execution = &comm->execution;
+    const chunk_run_t *run = oldest_run(execution);
+    const plan_step_t *step = run ? waits_at(execution, run) : NULL;
+    int count = 0;
+    if (!step) return 0;
+    if (step->verb == VERB_AWAIT || step->verb == VERB_RECLAIM) {
+        for (int i = 0; i < comm->window->members && count < capacity; i++)
+            if (holds_up(comm, run, step, i)) ranks[count++] = topology_rank(comm->topology, comm->topology->host[comm->rank], i);
+        return count;
+    }
+    const execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
+    for (int i = 0; i < run->transfers && count < capacity; i++)
+        if (mine[i].transfer.status == QUOIT_IN_PROGRESS) ranks[count++] = mine[i].peer;
+    return count;
+}
+
+/* Over messages: what those that are awaited have told of themselves. */
+static execute_doubt_t doubt_of_messages(quoit_comm_t *comm)
+{
+    int ranks[16], count = execute_awaited(comm, ranks, 16), inside = 0;
+    for (int i = 0; i < count; i++) {
+        int in = inquire_is_in(comm, ranks[i]);
+        if (in == 0) return DOUBT_NONE;
+        inside += in > 0;
+    }
+    return count > 0 && inside == count ? DOUBT_MATES : DOUBT_MESSAGES;
+}
+
 execute_doubt_t execute_doubt(quoit_comm_t *comm)
 {
     const chunk_run_t *run = oldest_run(&comm->execution);
     const plan_step_t *step = run ? waits_at(&comm->execution, run) : NULL;
-    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return DOUBT_MESSAGES;
+    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return doubt_of_messages(comm);
     for (int i = 0; i < comm->window->members; i++) {
         if (!holds_up(comm, run, step, i)) continue;
         const window_section_t *section = comm->window->member[i].section;
@@ -87,8 +124,9 @@ void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)
     const execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
     for (int i = 0; i < run->transfers; i++) {
         if (mine[i].transfer.status != QUOIT_IN_PROGRESS) continue;
-        char more[64];
-        snprintf(more, sizeof more, " (%s)", mine[i].receives ? "to send" : "to receive");
+        char more[400], doing[320];
+        inquire_text(comm, mine[i].peer, doing, sizeof doing);
+        snprintf(more, sizeof more, " (%s%s%s)", mine[i].receives ? "to send" : "to receive", doing[0] ? "; " : "", doing);
         append(text, capacity, comm_rank_name(comm, mine[i].peer), more);
     }
 }

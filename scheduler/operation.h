@@ -23,6 +23,12 @@ typedef struct operation_description {
     uint64_t count; /* elements; 0 where ranks may differ (v-forms) */
 } operation_description_t;
 
+/** A collective, and the hash of all collectives up to it. */
+typedef struct call {
+    uint32_t hash;
+    operation_description_t description;
+} call_t;
+
 /** The device's side of an operation on device buffers: see execute_device.c. */
 typedef struct operation_device {
     const device_row_t *row;

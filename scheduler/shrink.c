@@ -384,7 +384,7 @@ static quoit_status_t make(quoit_comm_t *comm, const char *name, int timeout_ms,
         id = hash_combine(id, (uint64_t)comm->job_rank[rank]);
     }
     window_collect(comm->engine, false);
-    quoit_status_t status = comm_make(comm->job, id, own, count, job_ranks, name, timeout_ms, result);
+    quoit_status_t status = comm_make(comm->job, id, 0, own, count, job_ranks, name, timeout_ms, result);
     if (status == QUOIT_OK) {
         engine_retain(comm->engine);
         comm->engine->failed = false;

@@ -242,6 +242,8 @@ QUOIT_API void quoit_comm_destroy(quoit_comm_t *comm);
 
 QUOIT_API int quoit_comm_rank(const quoit_comm_t *comm);
 QUOIT_API int quoit_comm_size(const quoit_comm_t *comm);
+/** Which rank of the communicator that was made from the store became rank `rank` of this one; -1 for a rank that is none. */
+QUOIT_API int quoit_comm_world_rank(const quoit_comm_t *comm, int rank);
 QUOIT_API int quoit_comm_hosts(const quoit_comm_t *comm); /* number of hosts that its ranks are spread over */
 QUOIT_API quoit_status_t quoit_comm_set_timeout(quoit_comm_t *comm, int timeout_ms);
 /** Status of the first error, QUOIT_OK when healthy; `text` (may be NULL) receives up to capacity-1 bytes and a NUL. */
