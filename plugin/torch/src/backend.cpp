@@ -165,6 +165,42 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::split(const c10::intrusive_
     return group;
 }
 
+c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::shrink(std::optional<milliseconds> timeout, std::vector<int> &members)
+{
+    WithoutGil nogil;
+    const c10::intrusive_ptr<Communicator> comm = communicator();
+    Communicator::Use use(*comm, Communicator::Use::kNew);
+    if (!use)
+        throw_error(QUOIT_ERR_CLOSED, "shrink", "the process group was destroyed");
+    quoit_comm_config_t parameters = config();
+    parameters.name = nullptr; /* the library marks it as shrunk */
+    parameters.timeout_ms = to_timeout_ms(timeout.value_or(options_->timeout));
+    quoit_comm_t *raw = nullptr;
+    const quoit_status_t status = quoit_comm_shrink(use.comm(), &parameters, &raw);
+    if (status != QUOIT_OK)
+        throw_error(status, "shrink", quoit_last_error());
+    const auto smaller = c10::make_intrusive<Communicator>(raw);
+    quoit_comm_set_timeout(raw, to_timeout_ms(options_->timeout));
+
+    auto own = c10::make_intrusive<Options>(*options_);
+    own->global_ranks_in_group.clear();
+    for (int rank = 0, next = 0; rank < size_ && next < quoit_comm_size(raw); rank++) {
+        if (quoit_comm_world_rank(use.comm(), rank) != quoit_comm_world_rank(raw, next))
+            continue;
+        next++;
+        members.push_back(rank);
+        if (static_cast<size_t>(rank) < options_->global_ranks_in_group.size())
+            own->global_ranks_in_group.push_back(options_->global_ranks_in_group[rank]);
+    }
+    auto group = c10::make_intrusive<ProcessGroupQuoit>(quoit_comm_rank(raw), quoit_comm_size(raw), store_, id_, own);
+    group->comm_ = smaller;
+    group->ready_.store(true, std::memory_order_release);
+    std::lock_guard<std::mutex> lock(groups().mutex);
+    if (groups().parent.lock() == comm)
+        groups().parent = c10::weak_intrusive_ptr<Communicator>(smaller);
+    return group;
+}
+
 c10::intrusive_ptr<Communicator> ProcessGroupQuoit::peek() const
 {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -66,6 +66,12 @@ public:
     void waitForPendingWorks() override;
     void enableCollectivesTiming() override {} /* Work::getDuration always knows */
 
+    /**
+     * The group of those that are left after this one has failed; its ranks agree on them, within `timeout` (the group's, if none).
+     * `members` receives their ranks in this group, ascending. A default group's successor is the one that sub-groups are cut from.
+     */
+    c10::intrusive_ptr<ProcessGroupQuoit> shrink(std::optional<std::chrono::milliseconds> timeout, std::vector<int> &members);
+
     bool supportsCoalescing() const override { return true; }
     void startCoalescing() override;
     c10::intrusive_ptr<c10d::Work> endCoalescing() override;

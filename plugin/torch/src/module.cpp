@@ -127,6 +127,13 @@ void bind_backend(py::module_ &module, const py::object &backend)
              py::arg("json") = false)
         .def("history", [](ProcessGroupQuoit &self, bool json) { return translated([&] { return self.history(json); }); },
              py::arg("json") = false)
+        .def("_shrink",
+             [](ProcessGroupQuoit &self, std::optional<Milliseconds> timeout) {
+                 std::vector<int> members;
+                 auto group = translated([&] { return self.shrink(timeout, members); });
+                 return py::make_tuple(group, members);
+             },
+             py::arg("timeout") = py::none())
         .def("last_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.lastError(); }); })
         .def("get_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.getError(); }); })
         .def(
