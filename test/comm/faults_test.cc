@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that die, stop, stay away, or call something else. Ranks are processes: the program runs itself with a role.
-#include "processes.h"
+#include "outcome.h"
 
 #include <gtest/gtest.h>
 
@@ -15,53 +15,6 @@
 using namespace comm_test;
 
 namespace {
-
-using Hosts = std::vector<int>;
-
-// After the death of a peer, or an abort: 1 s is promised; the rest is for a machine that has other things to do.
-double promise_s() { return has_sanitizer() ? 4.0 : 1.5; }
-
-std::string print_hosts(const testing::TestParamInfo<Hosts> &info)
-{
-    std::string text = "ranks_" + name_of(info.param);
-    for (char &each : text)
-        if (each == '+') each = '_';
-    return text + "_" + std::to_string(info.index);
-}
-
-quoit_status_t allreduce(quoit_comm_t *comm, size_t count = 1000, int timeout_ms = 0)
-{
-    std::vector<float> send(count, 1), recv(count);
-    quoit_call_t call = QUOIT_CALL_INIT;
-    call.timeout_ms = timeout_ms;
-    return quoit_allreduce(comm, send.data(), recv.data(), count, QUOIT_F32, QUOIT_SUM, &call, nullptr);
-}
-
-void report(ProcessRank &self, const char *what, quoit_status_t status)
-{
-    self.say("%s %.6f %d %s", what, seconds(), status, status == QUOIT_OK ? "" : quoit_last_error());
-}
-
-struct Outcome {
-    double at = 0;
-    int status = 1;
-    std::string text;
-};
-
-Outcome outcome(Processes &ranks, int rank, const std::string &what, double limit_s = 20)
-{
-    Outcome one;
-    std::string line = ranks.wait_line(rank, what, limit_s);
-    int used = 0;
-    EXPECT_EQ(sscanf(line.c_str(), "%lf %d %n", &one.at, &one.status, &used), 2) << "rank " << rank << " did not say '" << what << "' but:\n" << ranks.output(rank);
-    one.text = line.substr(std::min(line.size(), static_cast<size_t>(used)));
-    return one;
-}
-
-bool names(const std::string &text, int rank, pid_t pid)
-{
-    return text.find("rank " + std::to_string(rank) + " (") != std::string::npos && text.find("pid " + std::to_string(pid)) != std::string::npos;
-}
 
 // ------------------------------------------------------------------ death
 
@@ -237,73 +190,6 @@ TEST_P(Absences, TimeoutNamesWhoIsMissing)
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Absences, testing::Values(Hosts{0, 0}, Hosts{0, 0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}), print_hosts);
-
-// ------------------------------------------------------------------ different calls
-
-int role_differ(ProcessRank &self)
-{
-    int odd = atoi(self.argument(0));
-    std::string how = self.argument(1);
-    size_t count = static_cast<size_t>(atol(self.argument(2)));
-    if (self.create(10000) != QUOIT_OK) return 1;
-    std::vector<double> send(count * 4 + 8, 1), recv(count * 4 + 8);
-    bool differs = self.rank == odd;
-    double begun = seconds();
-    quoit_status_t status = allreduce(self.comm); /* the others may fail before this has ended here */
-    if (status != QUOIT_OK)
-        ;
-    else if (how == "dtype")
-        status = quoit_allreduce(self.comm, send.data(), recv.data(), count, differs ? QUOIT_I32 : QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
-    else if (how == "op")
-        status = quoit_allreduce(self.comm, send.data(), recv.data(), count, QUOIT_F32, differs ? QUOIT_MAX : QUOIT_SUM, nullptr, nullptr);
-    else if (how == "count")
-        status = quoit_allreduce(self.comm, send.data(), recv.data(), differs ? count * 2 : count, QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
-    else if (how == "root")
-        status = quoit_reduce(self.comm, send.data(), recv.data(), count, QUOIT_F32, QUOIT_SUM, differs ? 1 : 0, nullptr, nullptr);
-    else if (how == "broadcast-root")
-        status = quoit_broadcast(self.comm, recv.data(), count, QUOIT_F32, differs ? 1 : 0, nullptr, nullptr);
-    else if (how == "broadcast-count")
-        status = quoit_broadcast(self.comm, recv.data(), differs ? count * 2 : count, QUOIT_F32, 0, nullptr, nullptr);
-    else if (differs)
-        status = quoit_barrier(self.comm, nullptr, nullptr);
-    else
-        status = quoit_allreduce(self.comm, send.data(), recv.data(), count, QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
-    if (status == QUOIT_OK) status = allreduce(self.comm); /* at that operation, or the rank's next */
-    self.say("ended %.6f %d %s", seconds() - begun, status, quoit_last_error());
-    return 0;
-}
-
-class Differences : public testing::TestWithParam<std::tuple<Hosts, std::string>> {};
-
-TEST_P(Differences, AreToldToAll)
-{
-    const auto &[host_of, how] = GetParam();
-    int size = static_cast<int>(host_of.size());
-    for (int count : {100, 100000})
-        for (int odd : {0, size - 1}) {
-            Processes ranks("differ", host_of, {std::to_string(odd), how, std::to_string(count)});
-            SCOPED_TRACE(how + " differs on rank " + std::to_string(odd) + ", count " + std::to_string(count));
-            std::string once = std::to_string(count) + " elements", twice = std::to_string(2 * count) + " elements";
-            std::map<std::string, std::pair<std::string, std::string>> calls = {{"dtype", {"int32", "float32"}}, {"op", {"(float32, max,", "(float32, sum,"}}, {"count", {once, twice}},
-                                                                                {"broadcast-count", {once, twice}}, {"root", {"root 0", "root 1"}},
-                                                                                {"broadcast-root", {"root 0", "root 1"}}, {"collective", {"barrier #3", "allreduce #3"}}};
-            for (int rank = 0; rank < size; rank++) {
-                Outcome one = outcome(ranks, rank, "ended", 30);
-                EXPECT_EQ(one.status, QUOIT_ERR_MISMATCH) << "rank " << rank << ": " << one.text;
-                EXPECT_LT(one.at, has_sanitizer() ? 4 : 1.5) << "rank " << rank << ": " << one.text; /* long before the time limit */
-                EXPECT_NE(one.text.find("but rank "), std::string::npos) << one.text;
-                EXPECT_TRUE(names(one.text, odd, ranks.pid(odd))) << "not told who differs: " << one.text;
-                for (const std::string &call : {calls[how].first, calls[how].second})
-                    EXPECT_NE(one.text.find(call), std::string::npos) << "'" << call << "' was called: " << one.text;
-                EXPECT_EQ(one.text.find(" told by ", one.text.find(" told by ") + 1), std::string::npos) << one.text;
-                EXPECT_EQ(ranks.wait_exit(rank, 20), 0);
-            }
-        }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Differences,
-                         testing::Combine(testing::Values(Hosts{0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}),
-                                          testing::Values("dtype", "op", "count", "root", "collective", "broadcast-root", "broadcast-count")));
 
 // ------------------------------------------------------------------ abort
 
@@ -716,7 +602,7 @@ TEST(Idle, NoThreadWakes)
 }
 
 const std::map<std::string, int (*)(ProcessRank &)> roles = {
-    {"survive", role_survive}, {"busy", role_busy}, {"absent", role_absent}, {"differ", role_differ}, {"abort", role_abort},
+    {"survive", role_survive}, {"busy", role_busy}, {"absent", role_absent},  {"abort", role_abort},
     {"create", role_create},   {"again", role_again}, {"fork", role_fork},   {"orphan", role_orphan}, {"exit", role_exit},
     {"away", role_away},       {"leave", role_leave},     {"idle", role_idle}};
 

@@ -63,7 +63,9 @@ quoit_status_t MemoryStore::set(void *context, const char *key, const void *valu
 {
     auto *store = static_cast<MemoryStore *>(context);
     std::lock_guard lock(store->mutex_);
-    store->values_[key] = std::string(static_cast<const char *>(value), length);
+    std::string bytes(static_cast<const char *>(value), length);
+    if (store->rewrite) store->rewrite(key, bytes);
+    store->values_[key] = bytes;
     store->changed_.notify_all();
     return QUOIT_OK;
 }

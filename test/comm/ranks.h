@@ -30,6 +30,7 @@ bool has_thread_sanitizer();
 class MemoryStore {
   public:
     quoit_store_t *open(); // one for each rank; to be closed by it
+    std::function<void(const std::string &key, std::string &value)> rewrite; // what is set, on its way in
 
   private:
     static quoit_status_t set(void *context, const char *key, const void *value, size_t length);
