@@ -98,7 +98,7 @@ quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int
     return QUOIT_OK;
 
 close_window:
-    window_close(comm->window);
+    window_close(comm->window, true);
 free_comm:
     free_comm(comm);
     return status;
@@ -318,7 +318,7 @@ void quoit_comm_destroy(quoit_comm_t *comm)
     table_take(engine->comms, (table_key_t){0, comm->id});
     for (int i = 0; i < engine->transports; i++) /* messages nobody will receive give their credit back */
         engine->transport[i].ops->cancel(engine->transport[i].transport, comm->id);
-    window_close(comm->window);
+    window_close(comm->window, atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK);
     job_release(comm->job);
     free_comm(comm);
     engine_leave(engine);

@@ -243,9 +243,10 @@ void window_signal(window_t *window, _Atomic uint64_t *word, uint64_t ticket)
 
 /* ------------------------------------------------------------------ end */
 
-void window_close(window_t *window)
+void window_close(window_t *window, bool failed)
 {
     if (!window) return;
+    window->failed = failed;
     /* Look for the members before leaving: once all have left, their entries may vanish. */
     for (int i = 0; i < window->members; i++) (void)window_find(window, i);
     atomic_store_explicit(&window->section->line.left, 1, memory_order_release);
@@ -261,7 +262,7 @@ static bool has_left(window_t *window, int index)
     directory_t *directory;
     if (peer_directory(member, &directory) != QUOIT_OK) return true;
     directory_entry_t *entry = look_up(directory, window->comm);
-    if (!entry) return member->section != NULL; /* else: it has not come yet */
+    if (!entry) return member->section != NULL || window->failed; /* else: it has not come yet */
     if (window_find(window, index) != QUOIT_OK) return false;
     bool left = atomic_load_explicit(&member->section->line.left, memory_order_acquire) == 1;
     /* The section was the member's only if the entry still stands after the look. */

@@ -53,6 +53,7 @@ typedef struct window {
     int members, me;
     int entry;                 /* own entry in the directory */
     window_section_t *section; /* own */
+    bool failed;               /* closed after a failure */
     bool busy;                 /* an operation runs: the lease stays */
     uint64_t ticket;           /* tickets given to operations so far: the same on all members */
     uint8_t *lease;            /* own large slots, NULL when none */
@@ -66,8 +67,12 @@ typedef struct window {
 
 /** Make and publish the own section. peer[i]: member i's process; all but `me` must be mapped. */
 quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **window);
-/** Leave: peers may still read what was published, so the memory goes when all have left (window_collect). NULL is accepted. */
-void window_close(window_t *window);
+/**
+ * Leave: peers may still read what was published, so the memory goes when all have left (window_collect). NULL is accepted.
+ * failed: the communicator has; a member that never came is not waited for then, since all that it would find here is the error,
+ * which it has been told.
+ */
+void window_close(window_t *window, bool failed);
 /** Free closed windows that nobody reads any more; all of them when `force`. */
 void window_collect(engine_t *engine, bool force);
 

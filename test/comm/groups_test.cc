@@ -97,6 +97,34 @@ TEST(Groups, ManyInAnyOrder)
     }
 }
 
+// A member that never makes the group: the others' windows go all the same once the group has failed. Coming late, it is told.
+TEST(Groups, AMemberThatNeverCame)
+{
+    run_ranks({.host_of = {0, 0, 0}}, [&](Rank &self) {
+        int members[] = {0, 1, 2};
+        quoit_comm_t *group = nullptr, *other = nullptr;
+        test_engine_state_t state;
+        if (self.rank != 2) {
+            ASSERT_EQ(quoit_comm_create_group(self.comm, members, 3, "lonely", nullptr, &group), QUOIT_OK);
+            if (self.rank == 0) quoit_comm_abort(group, "nobody comes");
+            EXPECT_NE(sum(group), "");
+            quoit_comm_destroy(group);
+        }
+        self.meet();
+        ASSERT_EQ(quoit_comm_create_group(self.comm, members, 3, "next", nullptr, &other), QUOIT_OK); /* looks what can go */
+        test_engine_look(self.engine, &state);
+        EXPECT_EQ(state.sections, 0) << "rank " << self.rank;
+        self.meet();
+        if (self.rank == 2) {
+            ASSERT_EQ(quoit_comm_create_group(self.comm, members, 3, "lonely", nullptr, &group), QUOIT_OK);
+            EXPECT_NE(sum(group).find("nobody comes"), std::string::npos) << sum(group);
+            quoit_comm_destroy(group);
+        }
+        EXPECT_EQ(sum(other), "");
+        quoit_comm_destroy(other);
+    });
+}
+
 TEST(Groups, SameNameAgain)
 {
     for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 0, 1, 1}}) {
