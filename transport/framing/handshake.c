@@ -293,6 +293,11 @@ size_t handshake_wants(const handshake_t *handshake)
     return total - handshake->in_length;
 }
 
+bool handshake_is_begun(const handshake_t *handshake)
+{
+    return handshake->state == HANDSHAKE_RUNNING && handshake->in_length >= HEADER_SIZE;
+}
+
 void handshake_received(handshake_t *handshake, const void *bytes, size_t length)
 {
     const uint8_t *next = bytes;

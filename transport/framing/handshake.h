@@ -57,6 +57,8 @@ quoit_status_t handshake_secret(handshake_t *handshake, const void *secret, size
 void handshake_accept(handshake_t *handshake);
 void handshake_refuse(handshake_t *handshake, handshake_reason_t reason);
 
+/** Part of a message has come, and it begins as one of ours. */
+bool handshake_is_begun(const handshake_t *handshake);
 /** Bytes the state machine still wants to read at this moment; never reads past the handshake's last byte. 0: none now. */
 size_t handshake_wants(const handshake_t *handshake);
 /** Received bytes, at most handshake_wants() of them. */

@@ -354,8 +354,12 @@ static void stranger_failed(tcp_socket_t *stranger, int error)
     char cause[TCP_CAUSE_CAPACITY], buffer[64];
     const char *text = error == ECONNRESET ? "closed before the handshake" : strerror_r(error, buffer, sizeof buffer);
     snprintf(cause, sizeof cause, "%s", text);
-    /* After HELLO it is a peer that reached this process at another address, or gave up; before any byte that may be, too. */
-    log_level_t level = said_hello(stranger) ? LOG_DEBUG : stranger->handshake->in_length == 0 ? LOG_INFO : LOG_WARN;
+    /*
+     * A peer calls all addresses of this process and drops all connections but one, in whatever state they are, and its process may end
+     * meanwhile: normal from the first bytes of a HELLO on, and before any byte it may be. Bytes that are none of ours are not.
+     */
+    bool ours = said_hello(stranger) || handshake_is_begun(stranger->handshake);
+    log_level_t level = ours ? LOG_DEBUG : stranger->handshake->in_length == 0 ? LOG_INFO : LOG_WARN;
     drop_stranger(stranger, level, cause);
 }
 
