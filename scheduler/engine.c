@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "scheduler/comm.h"
 #include "scheduler/engine_internal.h"
+#include "scheduler/inquire.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -230,11 +231,12 @@ static bool somebody_wants_in(engine_t *engine)
     return atomic_load(&engine->claims) || (engine->owner_is_progress && atomic_load(&engine->waiting));
 }
 
+/* The first deadline, or question, of all that runs. */
 static uint64_t earliest_deadline(engine_t *engine)
 {
     uint64_t earliest = CLOCK_NEVER;
     for (list_t *node = engine->active.next; node != &engine->active; node = node->next) {
-        uint64_t one = comm_deadline(container_of(node, quoit_comm_t, link));
+        uint64_t one = inquire_wake(container_of(node, quoit_comm_t, link));
         if (one < earliest) earliest = one;
     }
     return earliest;

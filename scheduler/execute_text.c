@@ -48,7 +48,7 @@ static void append_member(const quoit_comm_t *comm, int member, char *text, size
     const window_member_t *other = &comm->window->member[member];
     char more[400] = " (has not created this communicator)", what[160];
     int rank = topology_rank(comm->topology, comm->topology->host[comm->rank], member);
-    if (other->section && inquire_is_in(comm, rank) == 0) {
+    if (other->section && inquire_is_in(comm, rank) >= 0) {
         inquire_text(comm, rank, more + 2, sizeof more - 3);
         memcpy(more, " (", 2);
         strcat(more, ")");

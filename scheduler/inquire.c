@@ -25,7 +25,7 @@ typedef struct told {
     uint32_t sequence;       /* of the newest call; 0: none yet */
     int calls;
     call_t call[NOTICE_CALLS]; /* the newest first */
-    char elsewhere[NOTICE_CALL_TEXT]; /* "allreduce #3 (...) of group x", when it is busy with that */
+    char doing[NOTICE_CALL_TEXT]; /* "now it is in allreduce #3 (...) of group x", "it waits for rank 3 (...)" */
     uint64_t at;
 } told_t;
 
@@ -53,16 +53,31 @@ static bool has_failed(const quoit_comm_t *comm) { return atomic_load_explicit(&
 
 /* ------------------------------------------------------------------ telling */
 
-/* What this process does instead: another communicator's operation. */
-static void elsewhere_text(const quoit_comm_t *comm, char text[NOTICE_CALL_TEXT])
+static int awaited(quoit_comm_t *comm, int ranks[ASKED_AT_ONCE])
 {
+    int count = execute_awaited(comm, ranks, ASKED_AT_ONCE);
+    for (const list_t *node = comm->messages.next; node != &comm->messages && count < ASKED_AT_ONCE; node = node->next) {
+        const operation_t *operation = container_of(node, const operation_t, link);
+        if (operation->peer != QUOIT_ANY_SOURCE) ranks[count++] = operation->peer;
+    }
+    return count;
+}
+
+/* Whom this rank waits for, or what it does instead: another communicator's operation. */
+static void doing_text(quoit_comm_t *comm, char text[NOTICE_CALL_TEXT])
+{
+    int ranks[ASKED_AT_ONCE];
     text[0] = '\0';
+    if (comm->execution.operation) {
+        if (awaited(comm, ranks) > 0) snprintf(text, NOTICE_CALL_TEXT, "it waits for %.80s", comm_rank_name(comm, ranks[0]));
+        return;
+    }
     for (const list_t *node = comm->engine->active.next; node != &comm->engine->active; node = node->next) {
         const quoit_comm_t *other = container_of(node, const quoit_comm_t, link);
         char what[80];
         if (other == comm || !other->execution.operation) continue;
         operation_text(&other->execution.operation->description, what, sizeof what);
-        snprintf(text, NOTICE_CALL_TEXT, "%s of %.32s", what, other->name);
+        snprintf(text, NOTICE_CALL_TEXT, "now it is in %.70s of %.24s", what, other->name);
         return;
     }
 }
@@ -86,7 +101,7 @@ static void send_call(quoit_comm_t *comm, int rank, bool ask)
                           .family = comm->family};
     for (uint32_t sequence = comm->sequence; sequence > 0 && call.calls < NOTICE_CALLS; sequence--)
         call.call[call.calls++] = comm->history[sequence % COMM_HISTORY];
-    if (!call.running) elsewhere_text(comm, call.elsewhere);
+    doing_text(comm, call.doing);
     if (comm->family) members_text(comm, call.members);
     if (job_endpoint(comm->job, comm->job_rank[rank], &endpoint) != QUOIT_OK) return;
     (void)endpoint->transport->ops->notify(endpoint, notice, notice_call_encode(comm->id, comm->rank, &call, notice));
@@ -97,16 +112,6 @@ static bool can_ask(const quoit_comm_t *comm, int rank)
 {
     const peer_t *peer = comm->job->peer[comm->job_rank[rank]];
     return rank != comm->rank && peer->status == QUOIT_OK && !peer->left && (peer->message || peer->map);
-}
-
-static int awaited(quoit_comm_t *comm, int ranks[ASKED_AT_ONCE])
-{
-    int count = execute_awaited(comm, ranks, ASKED_AT_ONCE);
-    for (const list_t *node = comm->messages.next; node != &comm->messages && count < ASKED_AT_ONCE; node = node->next) {
-        const operation_t *operation = container_of(node, const operation_t, link);
-        if (operation->peer != QUOIT_ANY_SOURCE) ranks[count++] = operation->peer;
-    }
-    return count;
 }
 
 void inquire_check(quoit_comm_t *comm, uint64_t now)
@@ -137,6 +142,19 @@ void inquire_check(quoit_comm_t *comm, uint64_t now)
     inquiry->asked_last = inquiry->asked_last || last;
     inquiry->pause_ms = inquiry->pause_ms * 2 < ASK_MOST_MS ? inquiry->pause_ms * 2 : ASK_MOST_MS;
     inquiry->next = now + (uint64_t)inquiry->pause_ms * 1000000;
+}
+
+uint64_t inquire_wake(const quoit_comm_t *comm)
+{
+    const inquiry_t *inquiry = comm->inquiry;
+    uint64_t deadline = comm_deadline(comm), wake = deadline;
+    if (comm->wait_begun == 0 || comm->wait_sequence != comm->sequence) return clock_now() + 1000000;
+    uint64_t next = inquiry && inquiry->asked ? inquiry->next : comm->wait_begun + (uint64_t)FIRST_ASK_MS * 1000000;
+    if (next < wake) wake = next;
+    bool last = deadline != CLOCK_NEVER && deadline > (uint64_t)LAST_ASK_MS * 1000000 && !(inquiry && inquiry->asked && inquiry->asked_last);
+    if (last && deadline - (uint64_t)LAST_ASK_MS * 1000000 < wake) wake = deadline - (uint64_t)LAST_ASK_MS * 1000000;
+    if (inquiry && inquiry->dispute_until > clock_now() && inquiry->dispute_until < wake) wake = inquiry->dispute_until;
+    return wake;
 }
 
 /* ------------------------------------------------------------------ comparing */
@@ -178,7 +196,7 @@ void inquire_receive(quoit_comm_t *comm, int source, const void *data, size_t le
     *told = (told_t){.known = true, .running = call.running, .calls = call.calls, .at = clock_now()};
     memcpy(told->call, call.call, sizeof told->call);
     if (call.calls) told->sequence = call.call[0].description.sequence;
-    snprintf(told->elsewhere, sizeof told->elsewhere, "%s", call.elsewhere);
+    snprintf(told->doing, sizeof told->doing, "%s", call.doing);
     if (differs(comm, source)) return;
     if (inquiry->disputed == source && told->sequence >= comm->sequence) inquiry->dispute_until = 0; /* the calls are the same: it is something else */
     if (call.ask) send_call(comm, source, false);
@@ -263,6 +281,5 @@ void inquire_text(const quoit_comm_t *comm, int rank, char *text, size_t capacit
     else
         snprintf(text, capacity, told->running ? "it is still in %s" : "its newest call is %s, which ended", what);
     size_t length = strlen(text);
-    if (told->elsewhere[0] && told->at >= comm->wait_begun && length < capacity)
-        snprintf(text + length, capacity - length, "; now it is in %s", told->elsewhere);
+    if (told->doing[0] && told->at >= comm->wait_begun && length < capacity) snprintf(text + length, capacity - length, "; %s", told->doing);
 }

@@ -16,6 +16,8 @@ typedef struct engine engine_t;
 
 /** Ask whom this communicator waits for, if it is time to. Only for the engine's owner, as all of these. */
 void inquire_check(quoit_comm_t *comm, uint64_t now);
+/** When inquire_check has something to do next. */
+uint64_t inquire_wake(const quoit_comm_t *comm);
 /** The operation of this sequence number begins here: true when the communicator failed because another rank calls something else. */
 bool inquire_begin(quoit_comm_t *comm);
 /** A rank told what it does. */

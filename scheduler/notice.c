@@ -149,7 +149,7 @@ size_t notice_call_encode(uint64_t comm, int source, const notice_call_t *messag
         bytes_put32(at + 12, (uint32_t)description->root);
         bytes_put64(at + 16, description->count);
     }
-    return (size_t)(put_text(put_text(at, message->elsewhere), message->members) - notice);
+    return (size_t)(put_text(put_text(at, message->doing), message->members) - notice);
 }
 
 /* One length byte and so many characters; NULL when it does not fit. */
@@ -165,7 +165,7 @@ quoit_status_t notice_call_decode(const void *data, size_t length, notice_call_t
     const unsigned char *bytes = data, *end = bytes + length, *at = bytes + NOTICE_CALL_SIZE;
     int calls = length > NOTICE_CALL_SIZE ? bytes[17] : NOTICE_CALLS + 1;
     if (calls > NOTICE_CALLS || (size_t)(end - at) < 24 * (size_t)calls ||
-        get_text(get_text(at + 24 * calls, end, message->elsewhere), end, message->members) != end)
+        get_text(get_text(at + 24 * calls, end, message->doing), end, message->members) != end)
         return error_set(QUOIT_ERR_PROTOCOL, "a notice of calls of %zu bytes is damaged", length);
     message->ask = bytes[16] & 1;
     message->running = bytes[16] >> 1 & 1;

@@ -44,7 +44,7 @@ typedef struct notice_call {
     uint64_t family;   /* of a group: equal for groups of one parent, name and number; 0: none */
     int calls;         /* of `call`, at most NOTICE_CALLS; 0: it has not called anything */
     call_t call[NOTICE_CALLS]; /* the newest first */
-    char elsewhere[NOTICE_CALL_TEXT], members[NOTICE_CALL_TEXT];
+    char doing[NOTICE_CALL_TEXT], members[NOTICE_CALL_TEXT];
 } notice_call_t;
 
 /** Returns the notice's length, at most NOTICE_CALL_CAPACITY. */

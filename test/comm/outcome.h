@@ -13,7 +13,7 @@ namespace comm_test {
 using Hosts = std::vector<int>;
 
 // After the death of a peer, or an abort: 1 s is promised; the rest is for a machine that has other things to do.
-inline double promise_s() { return has_sanitizer() ? 4.0 : 1.5; }
+inline double promise_s() { return has_sanitizer() ? 4.0 : std::max(1.5, slow()); }
 
 inline std::string print_hosts(const testing::TestParamInfo<Hosts> &info)
 {

@@ -57,6 +57,13 @@ bool has_sanitizer()
 #endif
 }
 
+double slow()
+{
+    const char *value = getenv("TEST_SLOW");
+    double factor = value ? atof(value) : 1;
+    return (factor > 1 ? factor : 1) * (has_sanitizer() ? 10 : 1);
+}
+
 // ------------------------------------------------------------------ store
 
 quoit_status_t MemoryStore::set(void *context, const char *key, const void *value, size_t length)

@@ -23,6 +23,7 @@ bool long_run();          // QUOIT_TEST_LONG=1
 uint64_t seed();          // QUOIT_TEST_SEED, else a fixed one; printed once
 double seconds();         // monotonic, comparable between processes
 bool has_sanitizer();     // limits are wider then
+double slow();            // TEST_SLOW, and more with a sanitizer: stretches limits
 bool has_thread_sanitizer();
 
 // ------------------------------------------------------------------ a store in memory
