@@ -66,8 +66,9 @@ def shrink(
     kind, store = c10d._world.pg_map[old]
     config, name, devices = c10d._world.pg_backend_config[old], c10d._world.pg_names[old], list(old._device_types)
     old_ranks = {number: rank for rank, number in c10d._world.pg_group_ranks[old].items()}
-    is_default = old is default
+    is_default, count = old is default, c10d._world.group_count
     dist.destroy_process_group(old)
+    c10d._world.group_count = count  # so that a new group's name is none that was used
 
     new = dist.ProcessGroup(store, smaller.rank(), smaller.size())
     for device in devices:

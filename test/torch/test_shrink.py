@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Going on with the survivors: ranks are killed in the middle of training, the others go on in a smaller group, with right results."""
+
+import datetime
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import quoit
+from launcher import argument, directory, message_of, run, start
+
+SIZE = 300000
+
+
+def check_all(ranks, size, me):
+    """Collectives, point to point, groups and objects of the new default group."""
+    assert dist.get_rank() == me and dist.get_world_size() == size and dist.get_backend() == "quoit"
+    tensor = torch.full((SIZE,), float(ranks[me]))
+    dist.all_reduce(tensor)
+    assert (tensor == sum(ranks)).all()
+    got = [None] * size
+    dist.all_gather_object(got, ranks[me])
+    assert got == ranks
+    if size > 1:
+        ring = torch.zeros(1)
+        work = dist.isend(torch.tensor([float(me)]), (me + 1) % size)
+        dist.recv(ring, (me - 1) % size)
+        work.wait()
+        assert ring.item() == (me - 1) % size
+    group = dist.new_group(list(range(size)))
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor, group=group)
+    assert (tensor == size).all() and dist.get_group_rank(group, me) == me
+
+
+def train(model, steps, seed):
+    """Each rank has another batch; all ranks must hold the same parameters afterwards."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, generator=generator)).square().mean().backward()
+        optimizer.step()
+
+
+def worker_killed(rank, size):
+    """Allreduces without end; the launcher kills some ranks in the middle of them."""
+    victims = argument()
+    other = dist.new_group()
+    dist.barrier(other)
+    (directory() / f"pid{rank}").write_text(str(os.getpid()))
+    while True:
+        try:
+            tensor = torch.ones(SIZE)
+            dist.all_reduce(tensor)
+            assert (tensor == size).all()
+        except dist.DistBackendError as error:
+            text = str(error)
+            break
+    assert any(f"rank {victim} (" in text for victim in victims), text
+    while True:  # a victim may die after the first agreement
+        group = quoit.shrink(timeout=30)
+        assert group is dist.group.WORLD
+        try:
+            dist.barrier()
+        except dist.DistBackendError:
+            continue
+        if dist.get_world_size() == size - len(victims):
+            break
+    ranks = [each for each in range(size) if each not in victims]
+    check_all(ranks, len(ranks), ranks.index(rank))
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(8, 3))
+    train(model, 5, rank)
+    weights = [torch.empty(3, 8) for _ in ranks]
+    dist.all_gather(weights, model.module.weight.detach())
+    assert all(torch.equal(each, weights[0]) for each in weights)
+    return dist.get_rank()
+
+
+def kill(victims):
+    def meanwhile(processes):
+        # The files appear when all have begun to work; the directory is the ranks' own.
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            place = [os.readlink(f"/proc/{process.pid}/cwd") for process in processes]
+            if all(os.path.exists(f"{place[n]}/pid{n}") for n in range(len(processes))):
+                break
+            time.sleep(0.02)
+        time.sleep(0.05)
+        for victim in victims:
+            processes[victim].send_signal(signal.SIGKILL)
+
+    return meanwhile
+
+
+@pytest.mark.parametrize("size, victims, hosts", [(3, [1], 1), (3, [0], 2), (4, [1, 2], 1), (4, [0, 3], 2)])
+def test_killed(size, victims, hosts):
+    """Several hosts: ranks with different labels count as such, and use tcp."""
+    method = worker_killed_apart if hosts > 1 else worker_killed
+    backend = None if hosts > 1 else "quoit"
+    ranks = start(size, method, argument=victims, meanwhile=kill(victims), backend=backend)
+    left = [rank for rank in ranks if rank.number not in victims]
+    assert [rank.result for rank in left] == list(range(len(left))), ranks
+    assert all(rank.status == 0 for rank in left), ranks
+
+
+def worker_killed_apart(rank, size):
+    os.environ["QUOIT_HOST_LABEL"] = f"host {rank % 2}"
+    # A store that does not die with rank 0.
+    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
+    assert '"hosts": 2' in quoit.describe(json=True)
+    result = worker_killed(rank, size)
+    dist.destroy_process_group()
+    return result
+
+
+def worker_aborted_group(rank, size):
+    """A sub-group is aborted and goes on; the default group has no part in it."""
+    text = message_of(lambda: quoit.shrink(), ValueError)
+    assert "has not failed" in text, text
+    group = dist.new_group([0, 1, 2])
+    dist.barrier(group)
+    if rank == 1:
+        group.abort()
+    message_of(lambda: [dist.all_reduce(torch.ones(3), group=group) for _ in range(2)], dist.DistBackendError)
+    new = quoit.shrink(group, timeout=datetime.timedelta(seconds=30))
+    assert dist.get_process_group_ranks(new) == [0, 1, 2]
+    assert dist.get_rank(new) == rank and dist.get_world_size(new) == 3
+    tensor = torch.ones(5)
+    dist.all_reduce(tensor, group=new)
+    assert (tensor == size).all()
+    tensor = torch.full((2,), float(rank))
+    dist.broadcast(tensor, 2, group=new)
+    assert (tensor == 2).all()
+    dist.all_reduce(torch.ones(5))
+    dist.destroy_process_group(new)
+    dist.barrier()
+
+
+def worker_left_out(rank, size):
+    """Rank 2 comes too late: it is told."""
+    dist.barrier()
+    if rank == 0:
+        dist.group.WORLD.abort()
+    message_of(lambda: [dist.all_reduce(torch.ones(3)) for _ in range(2)], dist.DistBackendError)
+    if rank == 2:
+        while not (directory() / "gone").exists():
+            time.sleep(0.02)
+        text = message_of(lambda: quoit.shrink(timeout=30), dist.DistBackendError)
+        assert "went on without this rank" in text, text
+        return None
+    quoit.shrink(timeout=3 * float(os.environ.get("TEST_SLOW", "1")))
+    check_all([0, 1], 2, rank)
+    (directory() / "gone").touch()
+    return dist.get_world_size()
+
+
+def test_aborted_group():
+    run(3, worker_aborted_group)
+
+
+def test_left_out():
+    assert run(3, worker_left_out) == [2, 2, None]
