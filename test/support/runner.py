@@ -303,7 +303,7 @@ SUITES = {
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
                   sanitized_tests("build-asan", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",)),
     "tsan": Suite("C tests under ThreadSanitizer",
-                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation(), ["test_comm_faults"]), ("build-tsan",)),
+                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation(), ["test_comm_faults", "test_comm_mismatch"]), ("build-tsan",)),
 }
 
 
