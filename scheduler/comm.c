@@ -154,7 +154,7 @@ void comm_peer_lost(quoit_comm_t *comm, peer_t *peer)
     char running[256], last[160] = "";
     running_text(comm, running, sizeof running);
     if (!running[0] && comm->finished) operation_text(&comm->last, last, sizeof last);
-    comm_fail(comm, peer->status, true, "%s is lost: %s%s%s%s%s; restart the job, or go on without that rank in a new one", peer->name,
+    comm_fail(comm, peer->status, true, "%s is lost: %s%s%s%s%s; restart the job, or go on without that rank (quoit_comm_shrink)", peer->name,
               peer->text, running[0] ? "; this was during " : "", running, last[0] ? "; the last operation was " : "", last);
 }
 

@@ -4,7 +4,7 @@
 #define QUOIT_SCHEDULER_NOTICE_H
 
 #include "base/status.h"
-#include "scheduler/operation.h"
+#include "scheduler/call.h"
 
 #include <stdbool.h>
 

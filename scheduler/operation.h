@@ -5,6 +5,7 @@
 
 #include "base/list.h"
 #include "quoit/quoit_transport.h"
+#include "scheduler/call.h"
 #include "scheduler/device/device.h"
 #include "scheduler/plan.h"
 
@@ -13,21 +14,6 @@
 typedef struct operation operation_t;
 
 typedef enum operation_kind { OPERATION_COLLECTIVE, OPERATION_SEND, OPERATION_RECV } operation_kind_t;
-
-/** What must be alike on all ranks, and what the texts of errors say. */
-typedef struct operation_description {
-    uint32_t sequence;  /* of the communicator, from 1 */
-    uint8_t collective; /* plan_collective_t */
-    uint8_t dtype, op;
-    int32_t root;
-    uint64_t count; /* elements; 0 where ranks may differ (v-forms) */
-} operation_description_t;
-
-/** A collective, and the hash of all collectives up to it. */
-typedef struct call {
-    uint32_t hash;
-    operation_description_t description;
-} call_t;
 
 /** The device's side of an operation on device buffers: see execute_device.c. */
 typedef struct operation_device {
