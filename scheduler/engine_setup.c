@@ -351,6 +351,11 @@ void engine_event(engine_t *engine, const quoit_event_t *event)
         return;
     }
     if (peer->status != QUOIT_OK) return;
+    /* A host mate whose memory is attached cannot live elsewhere: it has ended, and what it said before may not be read yet. */
+    if (event->type == QUOIT_EVENT_CLOSED && event->status == QUOIT_ERR_NOT_FOUND && peer->proven) {
+        peer->left = true;
+        return;
+    }
     quoit_status_t status = event->type == QUOIT_EVENT_DIED ? QUOIT_ERR_PEER : event->status;
     snprintf(peer->text, sizeof peer->text, "%s", event->text ? event->text : quoit_status_text(status));
     peer->status = status;

@@ -40,31 +40,32 @@ bool stands(quoit_endpoint_t *endpoint) { return status_of(endpoint) == QUOIT_OK
 
 } // namespace
 
-TEST(TcpConnect, NobodyListensTheDeadlineHoldsAndTheTextListsTheAddresses)
+// Whoever gave these addresses has ended: that is told after some tries, long before the deadline.
+TEST(TcpConnect, NobodyListensAnyMoreAndTheTextListsTheAddresses)
 {
     StrayServer one(false), two(false);
     Node a(1);
     a.trust();
     auto begin = Clock::now();
-    quoit_endpoint_t *endpoint = a.connect_to({9, 9}, address_of({one.name, two.name}), 700);
+    quoit_endpoint_t *endpoint = a.connect_to({9, 9}, address_of({one.name, two.name}), 20000);
     quoit_transfer_t sending = {}, receiving = {};
     std::string data(100000, 'x'), room(100000, 'y');
     ASSERT_EQ(QUOIT_OK, transport_tcp.send(endpoint, {1, 1}, data.data(), data.size(), &sending));
     ASSERT_EQ(QUOIT_OK, transport_tcp.recv(endpoint, {1, 1}, room.data(), room.size(), &receiving));
     ASSERT_TRUE(run({&a}, [&] { return status_of(endpoint) != QUOIT_IN_PROGRESS; }));
-    EXPECT_GE(elapsed_ms(begin), 690);
+    EXPECT_GE(elapsed_ms(begin), 290);
     EXPECT_LT(elapsed_ms(begin), 5000);
-    EXPECT_EQ(QUOIT_ERR_TIMEOUT, status_of(endpoint));
+    EXPECT_EQ(QUOIT_ERR_PEER, status_of(endpoint));
     std::string text = error_text();
     EXPECT_EQ(0u, text.find("tcp: cannot reach rank 9 (testhost, pid 1): tried " + text_of(one.name) + " (Connection refused), " +
-                            text_of(two.name) + " (Connection refused) during 0.7 s"))
+                            text_of(two.name) + " (Connection refused) during "))
         << text;
     EXPECT_LT(sending.status, 0);
     EXPECT_LT(receiving.status, 0);
     a.progress();
     ASSERT_NE(nullptr, a.closed());
     EXPECT_EQ(text, a.closed()->text);
-    EXPECT_EQ(QUOIT_ERR_TIMEOUT, a.closed()->status);
+    EXPECT_EQ(QUOIT_ERR_PEER, a.closed()->status);
     transport_tcp.disconnect(endpoint);
     EXPECT_EQ(CLOCK_NEVER, a.inner()->timer_at);
 }
