@@ -67,7 +67,6 @@ TEST(TcpConnect, NobodyListensAnyMoreAndTheTextListsTheAddresses)
     EXPECT_EQ(text, a.closed()->text);
     EXPECT_EQ(QUOIT_ERR_PEER, a.closed()->status);
     transport_tcp.disconnect(endpoint);
-    EXPECT_EQ(CLOCK_NEVER, a.inner()->timer_at);
 }
 
 TEST(TcpConnect, APeerThatListensLaterIsReached)
