@@ -154,7 +154,7 @@ TEST(Shrink, OfTwoEqualPartsOneGoesOn)
 // Works until something fails, then goes on with whoever is left until the work is done. Says each step.
 int role_work(ProcessRank &self)
 {
-    int last_ms = atoi(self.argument(0)); /* how long the last communicator is to work */
+    int survivors = atoi(self.argument(0)); /* no further rank dies once they are so few */
     if (self.create(20000) != QUOIT_OK) return 1;
     self.say("ready");
     int old_rank = self.rank, shrunk = 0;
@@ -164,7 +164,7 @@ int role_work(ProcessRank &self)
         quoit_status_t status = quoit_allreduce(self.comm, send.data(), recv.data(), send.size(), QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
         if (status == QUOIT_OK && recv[0] != static_cast<float>(quoit_comm_size(self.comm))) return 2;
         if (status == QUOIT_OK) {
-            float over = shrunk && seconds() > until ? 1 : 0, all = 0; /* all stop at the same operation */
+            float over = quoit_comm_size(self.comm) == survivors && seconds() > until ? 1 : 0, all = 0; /* all stop at the same operation */
             status = quoit_allreduce(self.comm, &over, &all, 1, QUOIT_F32, QUOIT_MAX, nullptr, nullptr);
             if (status == QUOIT_OK && all > 0) break;
         }
@@ -179,7 +179,7 @@ int role_work(ProcessRank &self)
         quoit_comm_destroy(self.comm);
         self.comm = smaller;
         srand(1); /* they failed at different places */
-        until = seconds() + last_ms / 1000.0;
+        until = seconds() + 0.05;
         self.say("shrunk%d %.6f %d", ++shrunk, seconds(), quoit_comm_size(smaller));
     }
     std::string left = members(self.comm, old_rank);
@@ -203,7 +203,7 @@ class Survivors : public testing::TestWithParam<Deaths> {};
 TEST_P(Survivors, GoOn)
 {
     const Deaths &deaths = GetParam();
-    Processes ranks("work", deaths.host_of, {"50"}, "", {"QUOIT_LINGER=500ms"});
+    Processes ranks("work", deaths.host_of, {std::to_string(deaths.host_of.size() - deaths.victims.size())}, "", {"QUOIT_LINGER=500ms"});
     std::vector<int> left;
     for (int rank = 0; rank < ranks.size(); rank++)
         if (std::find(deaths.victims.begin(), deaths.victims.end(), rank) == deaths.victims.end()) left.push_back(rank);
@@ -237,9 +237,10 @@ TEST(Survivors, DeathsInTheMiddle)
         for (int round = 0; round < (long_run() ? 60 : 3); round++) {
             std::vector<int> left(host_of.size());
             std::iota(left.begin(), left.end(), 0);
-            Processes ranks("work", host_of, {"50"}, "", {"QUOIT_LINGER=500ms"});
-            for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
             int first = 4, wait = static_cast<int>(random() % 6000), second = static_cast<int>(random() % 2), third = static_cast<int>(random() % 3);
+            left.erase(std::remove_if(left.begin(), left.end(), [&](int rank) { return rank == first || rank == second || rank == third; }), left.end());
+            Processes ranks("work", host_of, {std::to_string(left.size())}, "", {"QUOIT_LINGER=500ms"});
+            for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
             SCOPED_TRACE(name_of(host_of) + ", round " + std::to_string(round) + ": rank 4, then after " + std::to_string(wait) + " us rank " +
                          std::to_string(second) + " and rank " + std::to_string(third));
             ranks.kill(first, SIGKILL);
@@ -247,7 +248,6 @@ TEST(Survivors, DeathsInTheMiddle)
             ranks.kill(second, SIGKILL);
             usleep(static_cast<useconds_t>(random() % 1500));
             ranks.kill(third, SIGKILL);
-            left.erase(std::remove_if(left.begin(), left.end(), [&](int rank) { return rank == first || rank == second || rank == third; }), left.end());
             for (int rank : left) EXPECT_EQ(ranks.wait_line(rank, "left", 30), text_of(left)) << "rank " << rank << ":\n" << ranks.output(rank);
         }
 }
