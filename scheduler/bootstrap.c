@@ -146,20 +146,24 @@ static void drop_job(attempt_t *attempt)
 }
 
 /* Peers, and the secret: from here on connections of this job are accepted. */
+static quoit_status_t take_peer(job_t *job, int rank, peer_t **peer)
+{
+    char name[PEER_NAME_CAPACITY];
+    const job_record_t *record = &job->record[rank];
+    snprintf(name, sizeof name, "rank %d (%s, pid %d)", rank, record->host, record->pid);
+    return engine_peer(job->engine, record->process, name, peer);
+}
+
 static quoit_status_t open_job(attempt_t *attempt)
 {
     job_t *job = attempt->job;
     engine_t *engine = attempt->engine;
     quoit_status_t status = QUOIT_OK;
     engine_enter(engine);
+    engine_poll(engine); /* a rank of this job may have left an earlier one: its goodbye came before its record */
     for (int i = 0; i < engine->transports && status == QUOIT_OK; i++)
         status = engine->transport[i].ops->trust(engine->transport[i].transport, job->id, job->secret, sizeof job->secret);
-    for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
-        char name[PEER_NAME_CAPACITY];
-        const job_record_t *record = &job->record[rank];
-        snprintf(name, sizeof name, "rank %d (%s, pid %d)", rank, record->host, record->pid);
-        status = engine_peer(engine, record->process, name, &job->peer[rank]);
-    }
+    for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) status = take_peer(job, rank, &job->peer[rank]);
     engine_leave(engine);
     return status;
 }
@@ -378,25 +382,39 @@ static bool may_share_host(const job_t *job, int rank)
     return rank != job->rank && own->kernel == other->kernel && own->label == other->label;
 }
 
+/* Connect to the memory of all that may be host mates, anew to one whose goodbye to an earlier job has only just come. */
+static quoit_status_t reach_mates(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    quoit_status_t status = QUOIT_OK;
+    for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
+        peer_t *peer = job->peer[rank];
+        if (peer->left) {
+            status = take_peer(job, rank, &job->peer[rank]);
+            if (status == QUOIT_OK) engine_peer_release(peer);
+        }
+        if (status != QUOIT_OK || !may_share_host(job, rank) || job->peer[rank]->map) continue;
+        int timeout_ms = (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), left = clock_left_ms(attempt->deadline);
+        status = job_connect(job, rank, job->engine->map, left >= 0 && left < timeout_ms ? left : timeout_ms, &job->peer[rank]->map);
+        if (status == QUOIT_ERR_NOT_FOUND) status = QUOIT_OK; /* it offers no shared memory */
+    }
+    return status;
+}
+
 /* Try to attach the memory of all that may be host mates; proven[r] is set where it worked. */
 static quoit_status_t prove_hosts(attempt_t *attempt)
 {
     job_t *job = attempt->job;
     engine_t *engine = attempt->engine;
     if (!engine->map) return QUOIT_OK;
-    quoit_status_t status = QUOIT_OK;
     engine_enter(engine);
-    for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
-        if (!may_share_host(job, rank) || job->peer[rank]->map) continue;
-        int timeout_ms = (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), left = clock_left_ms(attempt->deadline);
-        status = job_connect(job, rank, engine->map, left >= 0 && left < timeout_ms ? left : timeout_ms, &job->peer[rank]->map);
-        if (status == QUOIT_ERR_NOT_FOUND) status = QUOIT_OK; /* it offers no shared memory */
-    }
+    quoit_status_t status = reach_mates(attempt);
     bool pending = status == QUOIT_OK;
     while (pending && !is_over(attempt)) {
         bool moved = engine_poll(engine);
+        status = reach_mates(attempt);
         pending = false;
-        for (int rank = 0; rank < job->size; rank++) {
+        for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
             quoit_endpoint_t *endpoint = job->peer[rank]->map;
             pending |= endpoint && endpoint->transport->ops->endpoint_status(endpoint) == QUOIT_IN_PROGRESS;
         }
@@ -543,7 +561,7 @@ static void keep_host_mates(attempt_t *attempt)
         bool mate = job->host[rank] == job->host[job->rank];
         mates += mate;
         kernel_mates += job->record[rank].kernel == job->record[job->rank].kernel;
-        if (!peer->map || mate) continue;
+        if (!peer->map || mate || peer->users > 1) continue; /* another job's, or a window's that is not yet gone */
         peer->map->transport->ops->disconnect(peer->map);
         peer->map = NULL;
     }

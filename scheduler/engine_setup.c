@@ -290,6 +290,10 @@ static table_key_t peer_key(quoit_process_id_t process) { return (table_key_t){p
 quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const char *name, peer_t **result)
 {
     peer_t *peer = table_get(engine->peers, peer_key(process));
+    if (peer && (peer->left || peer->status != QUOIT_OK)) { /* it is back: what still holds the old peer goes on without it */
+        table_take(engine->peers, peer_key(process));
+        peer = NULL;
+    }
     if (!peer) {
         peer = calloc(1, sizeof *peer);
         if (!peer) return error_set(QUOIT_ERR_NO_MEMORY, "engine: a peer of %zu bytes", sizeof *peer);
@@ -310,7 +314,7 @@ quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const c
 void engine_peer_release(peer_t *peer)
 {
     if (!peer || --peer->users > 0) return;
-    table_take(peer->engine->peers, peer_key(peer->process));
+    if (table_get(peer->engine->peers, peer_key(peer->process)) == peer) table_take(peer->engine->peers, peer_key(peer->process));
     /* The endpoint of a MAP transport may be both; it was connected once for each. */
     if (peer->message) peer->message->transport->ops->disconnect(peer->message);
     if (peer->map) peer->map->transport->ops->disconnect(peer->map);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <numeric>
 #include <thread>
+#include <unistd.h>
 
 using namespace comm_test;
 
@@ -363,6 +364,36 @@ TEST(Arguments, AfterAFailure)
         quoit_comm_destroy(group);
         EXPECT_EQ(sum(self.comm), "");
     });
+}
+
+// Two jobs between the same processes: each pair keeps its own, while all four meet in one after another, and leave it at different times. A rank
+// that comes back while its goodbye to the job before is still on its way, or a window of that job still waits for it, is taken for new.
+TEST(Groups, JobsComeAndGoBesideOthers)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 0, 0}, Hosts{0, 0, 1, 1}}) {
+        const int rounds = long_run() ? 40 : 8;
+        std::vector<MemoryStore> meetings(static_cast<size_t>(rounds) + 2);
+        run_engines({.host_of = host_of}, [&](Rank &self, MemoryStore &) {
+            quoit_store_t *store = meetings[static_cast<size_t>(self.rank % 2)].open();
+            quoit_comm_t *pair = nullptr;
+            ASSERT_EQ(comm_create_on(self.engine, store, self.rank / 2, 2, nullptr, &pair), QUOIT_OK) << quoit_last_error();
+            quoit_store_close(store);
+            for (int round = 0; round < rounds; round++) {
+                store = meetings[static_cast<size_t>(round) + 2].open();
+                quoit_comm_t *all = nullptr;
+                EXPECT_EQ(comm_create_on(self.engine, store, self.rank, 4, nullptr, &all), QUOIT_OK)
+                    << "rank " << self.rank << ", round " << round << ": " << quoit_last_error();
+                quoit_store_close(store);
+                if (!all) break;
+                EXPECT_EQ(sum(all), "") << "rank " << self.rank << ", round " << round;
+                EXPECT_EQ(quoit_barrier(all, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+                usleep(static_cast<useconds_t>((self.rank * 7 + round * 3) % 5 * 1000));
+                quoit_comm_destroy(all);
+                EXPECT_EQ(sum(pair), "") << "rank " << self.rank << ", round " << round;
+            }
+            quoit_comm_destroy(pair);
+        });
+    }
 }
 
 } // namespace

@@ -29,6 +29,9 @@ class ProcessGroupQuoit(Backend):
     def history(self, json: bool = False) -> str:
         """The newest operations of the group, as text or JSON."""
 
+    def _shrink(self, timeout: Optional[datetime.timedelta] = None) -> tuple["ProcessGroupQuoit", list[int]]:
+        """What ``quoit.shrink`` calls: the group of those that are left, and their ranks in this one."""
+
     def last_error(self) -> str:
         """The text of the group's first error; empty when there was none."""
 
