@@ -71,11 +71,11 @@ TEST(TcpConnect, NobodyListensAnyMoreAndTheTextListsTheAddresses)
 
 TEST(TcpConnect, APeerThatListensLaterIsReached)
 {
-    StrayServer reserve(false); /* a port, refused for now */
+    StrayServer reserve(false); /* a port, refused for now; a peer that refuses for longer is taken for dead */
     Node a(1), b(2);
     a.trust(), b.trust();
     quoit_endpoint_t *ab = a.connect_to(b.id, address_of({reserve.name}), 10000);
-    run_for({&a, &b}, 300);
+    run_for({&a, &b}, 100);
     ASSERT_EQ(QUOIT_IN_PROGRESS, status_of(ab));
     /* The peer's port opens: b listens there through a forwarder's stead, its own listening socket moved to that port. */
     tcp_socket_t *listener = b.inner()->listeners[0];
