@@ -6,7 +6,6 @@
 #include "transport/tcp/tcp.h"
 
 #include "base/log.h"
-#include "base/settings.h"
 #include "transport/registry.h"
 
 #include <errno.h>
@@ -54,96 +53,6 @@ static void timer_ready(tcp_transport_t *transport)
 
 /* ---------------------------------------------------------------- opening */
 
-static quoit_status_t read_size(const quoit_transport_environment_t *environment, const char *name, int64_t fallback, int64_t least,
-                                int64_t most, uint32_t *value)
-{
-    const char *text = environment->setting(name);
-    int64_t number = fallback;
-    quoit_status_t status = text == NULL ? QUOIT_OK : parse_size(name, text, least, most, &number);
-    if (status == QUOIT_OK) *value = (uint32_t)number;
-    return status;
-}
-
-static quoit_status_t read_limits(tcp_transport_t *transport, const quoit_transport_environment_t *environment)
-{
-    tcp_limits_t *limits = &transport->limits;
-    int64_t timeout = 20 * 1000000, sockets = 2;
-    const char *text = environment->setting("TCP_SOCKETS");
-    quoit_status_t status = text == NULL ? QUOIT_OK : parse_int("TCP_SOCKETS", text, 1, CHANNEL_MAX_PIPES, &sockets);
-    if (status == QUOIT_OK) status = read_size(environment, "EAGER_LIMIT", 8 << 10, 256, 64 << 10, &limits->eager_limit);
-    if (status == QUOIT_OK) status = read_size(environment, "EAGER_POOL", 1 << 20, 64 << 10, 64 << 20, &limits->eager_pool);
-    if (status == QUOIT_OK) status = read_size(environment, "SEGMENT_SIZE", 256 << 10, 4 << 10, 4 << 20, &limits->segment_size);
-    text = environment->setting("CONNECT_TIMEOUT");
-    if (status == QUOIT_OK && text != NULL) status = parse_duration("CONNECT_TIMEOUT", text, 10000, 600000000, &timeout);
-    limits->sockets = (uint32_t)sockets;
-    transport->connect_ms = (int)((timeout + 999) / 1000);
-    return status;
-}
-
-static const char *filled(const char *text) { return text != NULL && text[0] != 0 ? text : NULL; }
-
-static quoit_status_t read_family(const quoit_transport_environment_t *environment, int *family)
-{
-    const char *text = filled(environment->setting("IP_FAMILY"));
-    if (text == NULL || strcmp(text, "any") == 0)
-        *family = AF_UNSPEC;
-    else if (strcmp(text, "4") == 0)
-        *family = AF_INET;
-    else if (strcmp(text, "6") == 0)
-        *family = AF_INET6;
-    else
-        return error_set(QUOIT_ERR_INVALID, "QUOIT_IP_FAMILY=%s: expected any, 4 or 6", text);
-    return QUOIT_OK;
-}
-
-/* What other libraries were told counts where Quoit was told nothing. */
-static const char *foreign_pattern(const char **variable)
-{
-    static const char *const variables[] = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"};
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *text = filled(getenv(variables[i]));
-        if (text == NULL) continue;
-        *variable = variables[i];
-        return text;
-    }
-    return NULL;
-}
-
-static void log_choice(const tcp_transport_t *transport, const char *variable)
-{
-    char text[TCP_NAME_CAPACITY];
-    for (int i = 0; i < transport->chosen_count; i++)
-        log_info("tcp", "address %d of %d: %s of %s%s%s", i + 1, transport->chosen_count,
-                 tcp_name_text(&transport->chosen[i].address, text), transport->chosen[i].name, variable != NULL ? ", chosen by " : "",
-                 variable != NULL ? variable : "");
-}
-
-static quoit_status_t choose_interfaces(tcp_transport_t *transport, const quoit_transport_environment_t *environment)
-{
-    tcp_interface_t *all = NULL;
-    tcp_name_t route;
-    int count = 0;
-    const char *foreign = NULL;
-    tcp_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = filled(environment->setting("INTERFACE"))};
-    quoit_status_t status = read_family(environment, &wish.family);
-    if (status == QUOIT_OK) status = tcp_interface_scan(&all, &count);
-    if (status != QUOIT_OK) return status;
-    if (tcp_interface_route(getenv("MASTER_ADDR"), &route)) wish.route = &route;
-    transport->named = wish.pattern != NULL;
-    if (wish.pattern == NULL) wish.pattern = foreign = foreign_pattern(&wish.variable);
-    if (wish.pattern == NULL) wish.pattern = "";
-    status = tcp_interface_choose(all, count, &wish, transport->chosen, TCP_MAX_ADDRESSES, &transport->chosen_count);
-    if (status != QUOIT_OK && foreign != NULL) {
-        log_warn("tcp", "%s; ignoring %s", error_text(), wish.variable);
-        foreign = NULL;
-        wish.pattern = "";
-        status = tcp_interface_choose(all, count, &wish, transport->chosen, TCP_MAX_ADDRESSES, &transport->chosen_count);
-    }
-    free(all);
-    if (status == QUOIT_OK) log_choice(transport, foreign != NULL || transport->named ? wish.variable : NULL);
-    return status;
-}
-
 static quoit_status_t open_descriptors(tcp_transport_t *transport)
 {
     transport->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -187,8 +96,8 @@ quoit_status_t tcp_open(const quoit_transport_environment_t *environment, const 
     list_init(&transport->dirty);
     list_init(&transport->eventful);
     list_init(&transport->graveyard);
-    quoit_status_t status = read_limits(transport, environment);
-    if (status == QUOIT_OK) status = choose_interfaces(transport, environment);
+    quoit_status_t status = tcp_settings_limits(environment, &transport->limits, &transport->connect_ms);
+    if (status == QUOIT_OK) status = tcp_settings_interfaces(environment, "tcp", &transport->choice);
     if (status == QUOIT_OK) status = open_descriptors(transport);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status == QUOIT_OK) status = table_create(&transport->jobs);

@@ -8,6 +8,7 @@
  *   tcp_accept.c      the side that listens: strangers, proofs, which of two connections stays
  *   tcp_socket.c      a socket: options, epoll, bytes in and out (the channel's pipe), whether the peer's host still answers
  *   tcp_address.c     bytes told to peers           tcp_interface.c   which addresses those are
+ *   tcp_settings.c    what the settings say about both
  *
  * Sockets belong to the transport while nobody has proved anything (list `strangers`), then to an endpoint. A socket is freed only
  * at the end of progress: events already fetched from epoll may still name it.
@@ -22,6 +23,7 @@
 #include "transport/framing/handshake.h"
 #include "transport/tcp/tcp_address.h"
 #include "transport/tcp/tcp_interface.h"
+#include "transport/tcp/tcp_settings.h"
 
 enum {
     TCP_MAX_STRANGERS = 64,   /* connections that have proved nothing yet */
@@ -134,9 +136,7 @@ struct tcp_transport {
     tcp_times_t times;
     tcp_limits_t limits;
     int connect_ms;
-    tcp_interface_t chosen[TCP_MAX_ADDRESSES];
-    int chosen_count;
-    bool named; /* the user named them: not being able to use one is an error */
+    tcp_choice_t choice;
     int epoll;
     tcp_socket_t *timer, *listeners[TCP_MAX_ADDRESSES];
     int listener_count;

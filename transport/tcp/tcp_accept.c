@@ -483,12 +483,12 @@ static void close_listeners(tcp_transport_t *transport)
 static quoit_status_t ensure_listeners(tcp_transport_t *transport)
 {
     quoit_status_t status = QUOIT_OK;
-    for (int i = 0; i < transport->chosen_count; i++) {
+    for (int i = 0; i < transport->choice.count; i++) {
         tcp_name_t name;
-        status = listen_on(transport, &transport->chosen[i], &name);
+        status = listen_on(transport, &transport->choice.chosen[i], &name);
         if (status == QUOIT_OK) {
             transport->listeners[transport->listener_count - 1]->remote = name;
-        } else if (transport->named && name.any.sa_family != AF_INET6) {
+        } else if (transport->choice.named && name.any.sa_family != AF_INET6) {
             close_listeners(transport);
             return status;
         } else {

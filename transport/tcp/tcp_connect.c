@@ -104,9 +104,9 @@ static void caller_failed_errno(tcp_socket_t *caller, int error)
 static void set_scope(const tcp_transport_t *transport, tcp_name_t *name)
 {
     if (!tcp_name_is_link_local(name)) return;
-    for (int i = 0; i < transport->chosen_count; i++) {
-        name->v6.sin6_scope_id = if_nametoindex(transport->chosen[i].name);
-        if (tcp_name_is_link_local(&transport->chosen[i].address)) return;
+    for (int i = 0; i < transport->choice.count; i++) {
+        name->v6.sin6_scope_id = if_nametoindex(transport->choice.chosen[i].name);
+        if (tcp_name_is_link_local(&transport->choice.chosen[i].address)) return;
     }
 }
 

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings read for the transports that are reached at IP addresses: which interfaces, which limits. */
+#include "transport/tcp/tcp_settings.h"
+
+#include "base/log.h"
+#include "base/settings.h"
+#include "transport/framing/channel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static quoit_status_t read_size(const quoit_transport_environment_t *environment, const char *name, int64_t fallback, int64_t least,
+                                int64_t most, uint32_t *value)
+{
+    const char *text = environment->setting(name);
+    int64_t number = fallback;
+    quoit_status_t status = text == NULL ? QUOIT_OK : parse_size(name, text, least, most, &number);
+    if (status == QUOIT_OK) *value = (uint32_t)number;
+    return status;
+}
+
+quoit_status_t tcp_settings_limits(const quoit_transport_environment_t *environment, tcp_limits_t *result, int *connect_ms)
+{
+    tcp_limits_t read = {0}, *limits = &read;
+    int64_t timeout = 20 * 1000000, sockets = 2;
+    const char *text = environment->setting("TCP_SOCKETS");
+    quoit_status_t status = text == NULL ? QUOIT_OK : parse_int("TCP_SOCKETS", text, 1, CHANNEL_MAX_PIPES, &sockets);
+    if (status == QUOIT_OK) status = read_size(environment, "EAGER_LIMIT", 8 << 10, 256, 64 << 10, &limits->eager_limit);
+    if (status == QUOIT_OK) status = read_size(environment, "EAGER_POOL", 1 << 20, 64 << 10, 64 << 20, &limits->eager_pool);
+    if (status == QUOIT_OK) status = read_size(environment, "SEGMENT_SIZE", 256 << 10, 4 << 10, 4 << 20, &limits->segment_size);
+    text = environment->setting("CONNECT_TIMEOUT");
+    if (status == QUOIT_OK && text != NULL) status = parse_duration("CONNECT_TIMEOUT", text, 10000, 600000000, &timeout);
+    if (status != QUOIT_OK) return status;
+    limits->sockets = (uint32_t)sockets;
+    *result = read;
+    *connect_ms = (int)((timeout + 999) / 1000);
+    return QUOIT_OK;
+}
+
+static const char *filled(const char *text) { return text != NULL && text[0] != 0 ? text : NULL; }
+
+static quoit_status_t read_family(const quoit_transport_environment_t *environment, int *family)
+{
+    const char *text = filled(environment->setting("IP_FAMILY"));
+    if (text == NULL || strcmp(text, "any") == 0)
+        *family = AF_UNSPEC;
+    else if (strcmp(text, "4") == 0)
+        *family = AF_INET;
+    else if (strcmp(text, "6") == 0)
+        *family = AF_INET6;
+    else
+        return error_set(QUOIT_ERR_INVALID, "QUOIT_IP_FAMILY=%s: expected any, 4 or 6", text);
+    return QUOIT_OK;
+}
+
+/* What other libraries were told counts where Quoit was told nothing. */
+static const char *foreign_pattern(const char **variable)
+{
+    static const char *const variables[] = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *text = filled(getenv(variables[i]));
+        if (text == NULL) continue;
+        *variable = variables[i];
+        return text;
+    }
+    return NULL;
+}
+
+static void log_choice(const char *room, const tcp_choice_t *choice, const char *variable)
+{
+    char text[TCP_NAME_CAPACITY];
+    for (int i = 0; i < choice->count; i++)
+        log_info(room, "address %d of %d: %s of %s%s%s", i + 1, choice->count,
+                 tcp_name_text(&choice->chosen[i].address, text), choice->chosen[i].name, variable != NULL ? ", chosen by " : "",
+                 variable != NULL ? variable : "");
+}
+
+quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, tcp_choice_t *choice)
+{
+    tcp_interface_t *all = NULL;
+    tcp_name_t route;
+    int count = 0;
+    const char *foreign = NULL;
+    tcp_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = filled(environment->setting("INTERFACE"))};
+    quoit_status_t status = read_family(environment, &wish.family);
+    if (status == QUOIT_OK) status = tcp_interface_scan(&all, &count);
+    if (status != QUOIT_OK) return status;
+    if (tcp_interface_route(getenv("MASTER_ADDR"), &route)) wish.route = &route;
+    choice->named = wish.pattern != NULL;
+    if (wish.pattern == NULL) wish.pattern = foreign = foreign_pattern(&wish.variable);
+    if (wish.pattern == NULL) wish.pattern = "";
+    status = tcp_interface_choose(all, count, &wish, choice->chosen, TCP_MAX_ADDRESSES, &choice->count);
+    if (status != QUOIT_OK && foreign != NULL) {
+        log_warn(room, "%s; ignoring %s", error_text(), wish.variable);
+        foreign = NULL;
+        wish.pattern = "";
+        status = tcp_interface_choose(all, count, &wish, choice->chosen, TCP_MAX_ADDRESSES, &choice->count);
+    }
+    free(all);
+    if (status == QUOIT_OK) log_choice(room, choice, foreign != NULL || choice->named ? wish.variable : NULL);
+    return status;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** What the settings say about addresses and limits, for the transports that are reached at IP addresses. */
+#ifndef QUOIT_TRANSPORT_TCP_SETTINGS_H
+#define QUOIT_TRANSPORT_TCP_SETTINGS_H
+
+#include "transport/tcp/tcp_interface.h"
+
+typedef struct tcp_choice {
+    int count;
+    tcp_interface_t chosen[TCP_MAX_ADDRESSES]; /* best first */
+    bool named; /* the user named them: not being able to use one is an error */
+} tcp_choice_t;
+
+/** INTERFACE, IP_FAMILY, else what other libraries were told, else by route. `room` is the transport's name in log lines. */
+quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, tcp_choice_t *choice);
+/** TCP_SOCKETS, EAGER_LIMIT, EAGER_POOL, SEGMENT_SIZE, and CONNECT_TIMEOUT in milliseconds. */
+quoit_status_t tcp_settings_limits(const quoit_transport_environment_t *environment, tcp_limits_t *limits, int *connect_ms);
+
+#endif
