@@ -14,7 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_tcp, &transport_self};
+static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_tcp, &transport_ucx, &transport_self};
+
+/* Not in "auto": UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. */
+static bool only_by_name(const quoit_transport_ops_t *ops) { return ops == &transport_ucx; }
 
 enum { BUILT_IN_COUNT = sizeof built_in / sizeof built_in[0], PATH_CAPACITY = 4096, NAME_CAPACITY = 64 };
 
@@ -175,8 +178,8 @@ quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTR
     if (status != QUOIT_OK) goto unlock;
     const char *names = setting_string(SETTING_TRANSPORT);
     if (!*names || strcmp(names, "auto") == 0) {
-        wanted_count = registry.count;
-        memcpy(wanted, registry.all, (size_t)wanted_count * sizeof wanted[0]);
+        for (int i = 0; i < registry.count; i++)
+            if (!only_by_name(registry.all[i])) wanted[wanted_count++] = registry.all[i];
     } else {
         status = parse_names(names, wanted, &wanted_count);
         if (status != QUOIT_OK) goto unlock;

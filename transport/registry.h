@@ -9,6 +9,7 @@
 extern const quoit_transport_ops_t transport_self;
 extern const quoit_transport_ops_t transport_shm;
 extern const quoit_transport_ops_t transport_tcp;
+extern const quoit_transport_ops_t transport_ucx; /* only by name: never in "auto" */
 
 enum { REGISTRY_CAPACITY = 16 };
 

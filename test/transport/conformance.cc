@@ -361,10 +361,13 @@ const bool prepared = [] {
 }();
 
 const Subject all[] = {{"self", Form::threads},   {"shm", Form::threads},   {"shm", Form::processes},  {"tcp", Form::threads},
-                       {"tcp", Form::processes},  {"pipes", Form::threads}, {"pipes", Form::processes}};
+                       {"tcp", Form::processes},  {"pipes", Form::threads}, {"pipes", Form::processes},
+                       {"ucx", Form::threads},    {"ucx", Form::processes}};
 const Subject pairs[] = {{"shm", Form::threads},   {"shm", Form::processes},   {"tcp", Form::threads},
-                         {"tcp", Form::processes}, {"pipes", Form::threads}, {"pipes", Form::processes}};
-const Subject processes[] = {{"shm", Form::processes}, {"tcp", Form::processes}, {"pipes", Form::processes}};
+                         {"tcp", Form::processes}, {"pipes", Form::threads}, {"pipes", Form::processes},
+                         {"ucx", Form::threads},   {"ucx", Form::processes}};
+const Subject processes[] = {{"shm", Form::processes}, {"tcp", Form::processes}, {"pipes", Form::processes},
+                             {"ucx", Form::processes}};
 const Subject mapped[] = {{"shm", Form::threads}, {"shm", Form::processes}};
 
 } // namespace

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The UCX transport's own types, and what its files offer each other.
+ *
+ *   ucx.c           the table of calls, opening and closing, progress, the timer, events
+ *   ucx_endpoint.c  an endpoint's life: asked for, standing, saying goodbye, gone
+ *   ucx_connect.c   the side that connects       ucx_accept.c   the side that listens; jobs' secrets
+ *   ucx_link.c      a connection of UCX as a byte pipe: active messages out and in, flushing, closing
+ *   ucx_library.c   UCX itself, opened at run time
+ *
+ * A link is one connection of UCX. It belongs to nobody while its peer has proved nothing, then to an endpoint, and at the end to
+ * itself, until its last word is out. UCX calls back inside ucp_worker_progress and inside the calls that send; these callbacks only
+ * queue and mark (list `ready`). Links are freed in progress alone, so what progress holds does not vanish under a callback.
+ */
+#ifndef QUOIT_TRANSPORT_UCX_H
+#define QUOIT_TRANSPORT_UCX_H
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "transport/framing/channel.h"
+#include "transport/framing/handshake.h"
+#include "transport/tcp/tcp_settings.h"
+#include "transport/ucx/ucx_library.h"
+
+enum {
+    UCX_MAX_STRANGERS = 64,          /* connections that have proved nothing yet */
+    UCX_BUDGET = 128 * 1024,         /* bytes one call of progress moves, about */
+    UCX_MESSAGE_SIZE = 32 * 1024,    /* bytes of one active message, at most */
+    UCX_IN_FLIGHT = 16,              /* active messages of a link that UCX has not let go of */
+    UCX_BACKLOG = 4 * 1024 * 1024,   /* received bytes that wait to be read, from which on UCX is left alone */
+    UCX_HEADER_SIZE = 16,
+    UCX_TEXT_CAPACITY = 256,
+    UCX_HANDSHAKE_MS = 10000,        /* from the first byte to the proof */
+    UCX_REFUSED_MS = 1000,           /* to hear why, and to close */
+    UCX_FAREWELL_MS = 10000          /* for the peer to say that it has our last byte */
+};
+
+typedef struct ucx_transport ucx_transport_t;
+typedef struct ucx_endpoint ucx_endpoint_t;
+typedef struct ucx_link ucx_link_t;
+
+/** Something that UCX does for us and tells the end of; its bytes are UCX's until then. */
+typedef struct ucx_task {
+    list_t node; /* link->tasks, transport->orphans or a free list */
+    ucx_transport_t *transport;
+    ucx_link_t *link; /* NULL: it is gone */
+    bool flush;       /* else a message */
+    uint8_t header[UCX_HEADER_SIZE];
+    uint8_t bytes[UCX_MESSAGE_SIZE];
+} ucx_task_t;
+
+/** A message that came. */
+typedef struct ucx_chunk {
+    list_t node; /* link->received in order of sequence, or a free list */
+    uint64_t sequence;
+    uint8_t *data;
+    size_t length, taken; /* bytes: all, read */
+    bool copied; /* data is malloc'ed, else UCX's */
+    bool last;   /* the peer sends nothing more */
+} ucx_chunk_t;
+
+typedef enum ucx_kind {
+    UCX_STRANGER, /* accepted; the handshake runs, then the preamble comes */
+    UCX_CALLER,   /* connecting; the handshake runs, then the preamble goes out */
+    UCX_PIPE,     /* of an endpoint that stands, or says goodbye */
+    UCX_FAREWELL  /* nobody's; what was said last goes out, then it is closed */
+} ucx_kind_t;
+
+struct ucx_link {
+    list_t node, ready; /* all links; those with something to do */
+    ucx_transport_t *transport;
+    ucx_endpoint_t *endpoint; /* NULL: a stranger that has proved nothing, or FAREWELL */
+    ucx_kind_t kind;
+    ucp_ep_h ep;
+    tcp_name_t remote;
+    uint64_t deadline;      /* STRANGER, CALLER, FAREWELL */
+    handshake_t *handshake; /* owned; STRANGER, CALLER */
+    int address;            /* CALLER: number of the address */
+    bool proved;            /* STRANGER: the verdict was given; CALLER: our proof is out */
+    bool hears_out;         /* it was told why it is refused, and closes when it has heard that */
+    uint8_t preamble[TCP_PREAMBLE_SIZE];
+    size_t preamble_done;
+
+    list_t tasks; /* under way */
+    int in_flight;
+    uint64_t next_out, next_in, arrived; /* messages: sent, read, received */
+    list_t received;
+    bool unflushed, flushing; /* sent since the last flush; one is under way */
+    ucs_status_t broken;      /* UCS_OK: it stands, or is on its way */
+    bool last_sent, last_acknowledged, last_arrived, acknowledged; /* our last word and its receipt; the peer's and ours */
+};
+
+/** One address of a peer while it is tried. */
+typedef struct ucx_target {
+    tcp_name_t name;
+    uint64_t retry_at;
+    int retry_ms;
+    bool hopeless;  /* no use trying again */
+    char cause[96]; /* how the newest try ended; "": none ended */
+} ucx_target_t;
+
+typedef enum ucx_life {
+    UCX_COMING,   /* not connected yet */
+    UCX_STANDING,
+    UCX_PARTED,   /* the peer said goodbye; messages that came before wait to be received */
+    UCX_LEAVING,  /* disconnected here: the rest, goodbye, the last message, then the peer's receipt */
+    UCX_ENDED     /* failed, or the peer said goodbye */
+} ucx_life_t;
+
+struct ucx_endpoint {
+    quoit_endpoint_t base;
+    list_t node, eventful; /* all endpoints; those with something to tell */
+    ucx_transport_t *transport;
+    ucx_life_t life;
+    int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
+    bool told; /* the CLOSED event was handed out, or is not wanted */
+    quoit_status_t status; /* ENDED: why */
+    char text[ERROR_TEXT_CAPACITY];
+    char name[UCX_TEXT_CAPACITY], description[UCX_TEXT_CAPACITY];
+    channel_t *channel; /* NULL until the limits are known */
+    tcp_limits_t limits;
+    ucx_link_t *link; /* STANDING, LEAVING */
+
+    /* COMING */
+    bool calling;
+    bool left_early; /* disconnected with something unsent: leaves once it stands */
+    uint64_t job, started, deadline, next_try;
+    ucx_target_t targets[TCP_MAX_ADDRESSES];
+    int target_count, next_target;
+    ucx_link_t *caller;   /* this side's try */
+    ucx_link_t *incoming; /* the peer's, proved */
+};
+
+typedef struct ucx_listener {
+    ucx_transport_t *transport;
+    ucp_listener_h handle;
+    tcp_name_t name;
+} ucx_listener_t;
+
+struct ucx_transport {
+    quoit_transport_t base;
+    quoit_process_id_t self;
+    char host[TCP_HOST_CAPACITY];
+    const ucx_library_t *ucx;
+    tcp_limits_t limits;
+    int connect_ms;
+    tcp_choice_t choice;
+    bool only_v6;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    int epoll, timer, worker_fd;
+    uint64_t timer_at;
+    ucx_listener_t listeners[TCP_MAX_ADDRESSES];
+    int listener_count;
+    struct {
+        ucp_conn_request_h handle;
+        ucx_listener_t *listener;
+    } requests[UCX_MAX_STRANGERS]; /* to be accepted */
+    int request_count;
+    table_t *peers, *jobs, *eps; /* process -> endpoint that is or comes; job -> secret; ucp_ep_h -> link */
+    list_t endpoints, links, ready, eventful, orphans;
+    list_t free_tasks, free_chunks;
+    int free_task_count;
+    int stranger_count;
+    size_t backlog;       /* bytes in all `received` lists */
+    int closing;          /* connections that UCX is still closing */
+    ucx_endpoint_t *last; /* whose event was handed out last; may go at the next call */
+};
+
+/* ---- ucx.c */
+void ucx_transport_wake_at(ucx_transport_t *transport, uint64_t when);
+
+/* ---- ucx_link.c */
+quoit_status_t ucx_link_listen_messages(ucx_transport_t *transport);
+/** Without a connection yet. NULL: no memory, text set. */
+ucx_link_t *ucx_link_create(ucx_transport_t *transport, ucx_kind_t kind);
+/** Begin the connection that `parameters` describe (its error handling is filled in here). */
+quoit_status_t ucx_link_open(ucx_link_t *link, ucp_ep_params_t *parameters);
+void ucx_link_destroy(ucx_link_t *link); /* closes without waiting; NULL is accepted */
+void ucx_link_touch(ucx_link_t *link);   /* onto the ready list */
+/** All or nothing, at most UCX_MESSAGE_SIZE bytes; false when there is no room now, or it is broken. */
+bool ucx_link_send(ucx_link_t *link, const void *bytes, size_t length);
+/** Read at most `length` bytes; 0: none are here. */
+size_t ucx_link_take(ucx_link_t *link, void *bytes, size_t length);
+bool ucx_link_has_bytes(const ucx_link_t *link);
+void ucx_link_send_last(ucx_link_t *link);    /* once: nothing follows */
+void ucx_link_acknowledge(ucx_link_t *link);  /* the peer's last message, when it is here with all before it */
+/** True when UCX has handed all to the network; begins to see to it where it has not. */
+bool ucx_link_flush(ucx_link_t *link);
+void ucx_pool_destroy(ucx_transport_t *transport);
+const char *ucx_link_cause(const ucx_link_t *link); /* UCX's text for why it broke */
+extern const pipe_ops_t ucx_pipe_ops; /* pipe: ucx_link_t * */
+
+/* ---- ucx_accept.c */
+quoit_status_t ucx_listen(quoit_transport_t *base, void *address, size_t *length);
+quoit_status_t ucx_trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length);
+void ucx_distrust(quoit_transport_t *base, uint64_t job);
+bool ucx_job_find(const ucx_transport_t *transport, uint64_t job, const void **secret, size_t *length);
+void ucx_jobs_destroy(ucx_transport_t *transport);
+int ucx_accept_requests(ucx_transport_t *transport);
+void ucx_stranger_step(ucx_link_t *stranger);
+void ucx_stranger_overdue(ucx_link_t *stranger);
+/** Strangers that wait for this process's old connection to end: look again. */
+void ucx_strangers_look(ucx_transport_t *transport, quoit_process_id_t peer);
+
+/* ---- ucx_connect.c */
+quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **endpoint);
+/** Begin or go on calling. An endpoint that nobody wants any more may be gone afterwards. */
+void ucx_call_step(ucx_endpoint_t *endpoint, uint64_t now);
+void ucx_caller_step(ucx_link_t *caller);
+void ucx_call_drop(ucx_endpoint_t *endpoint);
+/** What the handshake has to say and to hear, as far as it goes; true when something moved. */
+bool ucx_handshake_move(ucx_link_t *link);
+
+/* ---- ucx_endpoint.c */
+ucx_endpoint_t *ucx_endpoint_create(ucx_transport_t *transport, quoit_process_id_t peer, const char *name);
+void ucx_endpoint_destroy(ucx_endpoint_t *endpoint);
+ucx_endpoint_t *ucx_endpoint_find(const ucx_transport_t *transport, quoit_process_id_t peer);
+quoit_status_t ucx_endpoint_set_limits(ucx_endpoint_t *endpoint, tcp_limits_t limits);
+void ucx_endpoint_establish(ucx_endpoint_t *endpoint, ucx_link_t *link);
+/** It ends with this thread's error text (status OK: goodbye of the peer). */
+void ucx_endpoint_end(ucx_endpoint_t *endpoint, quoit_status_t status);
+size_t ucx_pipe_step(ucx_link_t *pipe); /* bytes moved, about */
+void ucx_farewell_begin(ucx_link_t *link, int ms); /* it is nobody's from now on */
+void ucx_farewell_step(ucx_link_t *link);
+bool ucx_endpoint_is_idle(ucx_endpoint_t *endpoint);
+void ucx_endpoint_check_parted(ucx_endpoint_t *endpoint);
+void ucx_endpoint_reap(ucx_endpoint_t *endpoint);
+void ucx_endpoint_farewell(ucx_endpoint_t *endpoint); /* for close */
+quoit_status_t ucx_endpoint_status(quoit_endpoint_t *base);
+void ucx_disconnect(quoit_endpoint_t *base);
+
+#endif

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A link: one connection of UCX as a byte pipe. Bytes go out as active messages of at most UCX_MESSAGE_SIZE, copied into a task's
+ * memory first: UCX reads it until it says that it has done, and nobody can make it stop earlier, but users' buffers must be theirs
+ * again as soon as their communicator is cancelled. For the same reason messages are always eager: a rendezvous would write to the
+ * receiver's buffer, or read the sender's, at a time that UCX chooses.
+ *
+ * Every message has a header: "Qu", version, type, zero 4, sequence 8 (little-endian). Active messages of different length may
+ * overtake each other inside UCX; the sequence puts them in order again.
+ *
+ *   DATA         bytes of the pipe
+ *   LAST         nothing follows; in the sequence
+ *   RECEIPT      LAST and all before it are here; outside of the sequence. Only now may the connection be closed: closing it at
+ *                one end makes UCX drop at the other end what was not received yet
+ */
+#include "base/log.h"
+#include "transport/ucx/ucx.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE_ID = 81, VERSION = 1, FREE_TASKS_KEPT = 64, STRANGER_MESSAGES = 16 };
+
+typedef enum message_type { DATA = 1, LAST, RECEIPT, TYPE_END } message_type_t;
+
+static table_key_t ep_key(ucp_ep_h ep) { return (table_key_t){0, (uint64_t)(uintptr_t)ep}; }
+
+void ucx_link_touch(ucx_link_t *link)
+{
+    if (list_is_empty(&link->ready)) list_append(&link->transport->ready, &link->ready);
+}
+
+const char *ucx_link_cause(const ucx_link_t *link) { return link->transport->ucx->ucs_status_string(link->broken); }
+
+static void link_break(ucx_link_t *link, ucs_status_t status)
+{
+    if (link->broken == UCS_OK) link->broken = status;
+    ucx_link_touch(link);
+}
+
+/* ---------------------------------------------------------------- headers */
+
+static void header_write(message_type_t type, uint64_t sequence, uint8_t header[UCX_HEADER_SIZE])
+{
+    memset(header, 0, UCX_HEADER_SIZE);
+    header[0] = 'Q';
+    header[1] = 'u';
+    header[2] = VERSION;
+    header[3] = (uint8_t)type;
+    for (int i = 0; i < 8; i++) header[8 + i] = (uint8_t)(sequence >> (8 * i));
+}
+
+static bool header_parse(const uint8_t *header, size_t length, message_type_t *type, uint64_t *sequence)
+{
+    if (length != UCX_HEADER_SIZE || header[0] != 'Q' || header[1] != 'u' || header[2] != VERSION) return false;
+    if (header[3] == 0 || header[3] >= TYPE_END || header[4] || header[5] || header[6] || header[7]) return false;
+    *type = (message_type_t)header[3];
+    *sequence = 0;
+    for (int i = 0; i < 8; i++) *sequence |= (uint64_t)header[8 + i] << (8 * i);
+    return true;
+}
+
+/* ---------------------------------------------------------------- tasks */
+
+static ucx_task_t *task_take(ucx_link_t *link, bool flush)
+{
+    ucx_transport_t *transport = link->transport;
+    list_t *node = list_pop(&transport->free_tasks);
+    ucx_task_t *task = node ? container_of(node, ucx_task_t, node) : malloc(sizeof *task);
+    if (!task) return NULL;
+    transport->free_task_count -= node != NULL;
+    task->transport = transport;
+    task->link = link;
+    task->flush = flush;
+    list_append(&link->tasks, &task->node);
+    if (flush) link->flushing = true;
+    else link->in_flight++;
+    return task;
+}
+
+static void task_end(ucx_task_t *task, ucs_status_t status)
+{
+    ucx_transport_t *transport = task->transport;
+    ucx_link_t *link = task->link;
+    list_remove(&task->node);
+    if (link) {
+        if (task->flush) link->flushing = false;
+        else link->in_flight--;
+        if (status != UCS_OK) link_break(link, status);
+    }
+    if (transport->free_task_count >= FREE_TASKS_KEPT) {
+        free(task);
+        return;
+    }
+    list_append(&transport->free_tasks, &task->node);
+    transport->free_task_count++;
+}
+
+static void task_done(void *request, ucs_status_t status, void *user_data)
+{
+    ucx_task_t *task = user_data;
+    ucx_link_t *link = task->link;
+    task->transport->ucx->ucp_request_free(request);
+    task_end(task, status);
+    if (link) ucx_link_touch(link);
+}
+
+static ucp_request_param_t task_parameters(ucx_task_t *task, uint32_t flags)
+{
+    return (ucp_request_param_t){
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+        .flags = flags,
+        .cb.send = task_done,
+        .user_data = task,
+    };
+}
+
+/* What UCX answered to being asked; the callback comes only for a pointer. */
+static void task_started(ucx_task_t *task, ucs_status_ptr_t answer)
+{
+    if (!UCS_PTR_IS_PTR(answer)) task_end(task, UCS_PTR_STATUS(answer));
+}
+
+/* ---------------------------------------------------------------- out */
+
+static bool may_send(const ucx_link_t *link) { return link->ep && link->broken == UCS_OK && link->in_flight < UCX_IN_FLIGHT; }
+
+static void message_send(ucx_link_t *link, ucx_task_t *task, message_type_t type, size_t length)
+{
+    ucp_request_param_t parameters = task_parameters(task, UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY);
+    header_write(type, type == RECEIPT ? 0 : link->next_out++, task->header);
+    link->unflushed = true;
+    task_started(task, link->transport->ucx->ucp_am_send_nbx(link->ep, MESSAGE_ID, task->header, UCX_HEADER_SIZE,
+                                                            length ? task->bytes : NULL, length, &parameters));
+}
+
+bool ucx_link_send(ucx_link_t *link, const void *bytes, size_t length)
+{
+    ucx_task_t *task = may_send(link) && length <= UCX_MESSAGE_SIZE ? task_take(link, false) : NULL;
+    if (!task) return false;
+    memcpy(task->bytes, bytes, length);
+    message_send(link, task, DATA, length);
+    return true;
+}
+
+static quoit_status_t pipe_write(void *pipe, const struct iovec *iov, int count, size_t *written)
+{
+    ucx_link_t *link = pipe;
+    ucx_task_t *task = may_send(link) ? task_take(link, false) : NULL;
+    size_t length = 0;
+    if (!task) return QUOIT_ERR_AGAIN; /* broken, too: told when all that came before is read */
+    for (int i = 0; i < count && length < UCX_MESSAGE_SIZE; i++) {
+        size_t room = UCX_MESSAGE_SIZE - length, part = iov[i].iov_len < room ? iov[i].iov_len : room;
+        memcpy(task->bytes + length, iov[i].iov_base, part);
+        length += part;
+    }
+    message_send(link, task, DATA, length);
+    *written = length;
+    return QUOIT_OK;
+}
+
+void ucx_link_send_last(ucx_link_t *link)
+{
+    ucx_task_t *task = !link->last_sent && may_send(link) ? task_take(link, false) : NULL;
+    if (!task) return;
+    link->last_sent = true;
+    message_send(link, task, LAST, 0);
+}
+
+/* All up to the last message are here when as many came as it has in its sequence. */
+static bool all_arrived(const ucx_link_t *link)
+{
+    if (!link->last_arrived) return false;
+    return link->arrived == container_of(link->received.previous, ucx_chunk_t, node)->sequence + 1;
+}
+
+void ucx_link_acknowledge(ucx_link_t *link)
+{
+    ucx_task_t *task = !link->acknowledged && all_arrived(link) && may_send(link) ? task_take(link, false) : NULL;
+    if (!task) return;
+    link->acknowledged = true;
+    message_send(link, task, RECEIPT, 0);
+}
+
+bool ucx_link_flush(ucx_link_t *link)
+{
+    if (!link->ep || link->broken != UCS_OK) return true;
+    if (link->in_flight > 0 || link->flushing) return false;
+    if (!link->unflushed) return true;
+    ucx_task_t *task = task_take(link, true);
+    if (!task) return false;
+    ucp_request_param_t parameters = task_parameters(task, 0);
+    link->unflushed = false;
+    task_started(task, link->transport->ucx->ucp_ep_flush_nbx(link->ep, &parameters));
+    return !link->flushing;
+}
+
+/* ---------------------------------------------------------------- in */
+
+static ucx_chunk_t *chunk_take(ucx_transport_t *transport)
+{
+    list_t *node = list_pop(&transport->free_chunks);
+    ucx_chunk_t *chunk = node ? container_of(node, ucx_chunk_t, node) : malloc(sizeof *chunk);
+    if (chunk) *chunk = (ucx_chunk_t){.length = 0};
+    return chunk;
+}
+
+/* Its bytes go back to UCX; itself to the free list. */
+static void chunk_free(ucx_transport_t *transport, ucx_chunk_t *chunk)
+{
+    list_remove(&chunk->node);
+    transport->backlog -= chunk->length;
+    if (chunk->copied) free(chunk->data);
+    else if (chunk->data) transport->ucx->ucp_am_data_release(transport->worker, chunk->data);
+    list_append(&transport->free_chunks, &chunk->node);
+}
+
+static void chunk_insert(ucx_link_t *link, ucx_chunk_t *chunk)
+{
+    list_t *after = link->received.previous;
+    while (after != &link->received && container_of(after, ucx_chunk_t, node)->sequence > chunk->sequence) after = after->previous;
+    list_append(after->next, &chunk->node); /* appending to a node puts before it */
+    link->transport->backlog += chunk->length;
+    link->arrived++;
+    link->last_arrived = link->last_arrived || chunk->last;
+}
+
+/* True when `data` was kept. */
+static bool message_keep(ucx_link_t *link, message_type_t type, uint64_t sequence, void *data, size_t length, bool persistent)
+{
+    bool unproved = link->kind == UCX_STRANGER && !link->proved;
+    if (unproved && (link->arrived >= STRANGER_MESSAGES || length > HANDSHAKE_CAPACITY || type != DATA)) {
+        link_break(link, UCS_ERR_REJECTED);
+        return false;
+    }
+    ucx_chunk_t *chunk = chunk_take(link->transport);
+    if (!chunk) {
+        link_break(link, UCS_ERR_NO_MEMORY);
+        return false;
+    }
+    chunk->sequence = sequence;
+    chunk->last = type == LAST;
+    chunk->copied = !persistent;
+    list_init(&chunk->node);
+    if (chunk->copied && length > 0) {
+        chunk->data = malloc(length);
+        if (!chunk->data) {
+            chunk_free(link->transport, chunk);
+            link_break(link, UCS_ERR_NO_MEMORY);
+            return false;
+        }
+        memcpy(chunk->data, data, length);
+    } else if (length > 0) {
+        chunk->data = data;
+    }
+    chunk->length = length;
+    chunk_insert(link, chunk);
+    return persistent && length > 0;
+}
+
+static ucs_status_t message_arrived(void *arg, const void *header, size_t header_length, void *data, size_t length,
+                                    const ucp_am_recv_param_t *param)
+{
+    ucx_transport_t *transport = arg;
+    message_type_t type;
+    uint64_t sequence;
+    ucx_link_t *link = param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP ? table_get(transport->eps, ep_key(param->reply_ep)) : NULL;
+    if (!link || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) return UCS_OK; /* of a connection that was closed, or none of ours */
+    if (!header_parse(header, header_length, &type, &sequence) || length > UCX_MESSAGE_SIZE || (type != DATA && length > 0)) {
+        link_break(link, UCS_ERR_INVALID_PARAM);
+        return UCS_OK;
+    }
+    ucx_link_touch(link);
+    if (type == RECEIPT) {
+        link->last_acknowledged = link->last_sent;
+        return UCS_OK;
+    }
+    bool kept = message_keep(link, type, sequence, data, length, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA);
+    return kept ? UCS_INPROGRESS : UCS_OK;
+}
+
+quoit_status_t ucx_link_listen_messages(ucx_transport_t *transport)
+{
+    ucp_am_handler_param_t parameters = {
+        .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                      UCP_AM_HANDLER_PARAM_FIELD_ARG,
+        .id = MESSAGE_ID,
+        .flags = UCP_AM_FLAG_WHOLE_MSG | UCP_AM_FLAG_PERSISTENT_DATA,
+        .cb = message_arrived,
+        .arg = transport,
+    };
+    ucs_status_t status = transport->ucx->ucp_worker_set_am_recv_handler(transport->worker, &parameters);
+    if (status == UCS_OK) return QUOIT_OK;
+    return error_set(QUOIT_ERR_NETWORK, "ucx: cannot receive active messages: %s", transport->ucx->ucs_status_string(status));
+}
+
+/* The message that is next, NULL when it is not here. */
+static ucx_chunk_t *chunk_next(const ucx_link_t *link)
+{
+    if (list_is_empty(&link->received)) return NULL;
+    ucx_chunk_t *chunk = container_of(link->received.next, ucx_chunk_t, node);
+    return chunk->sequence == link->next_in ? chunk : NULL;
+}
+
+bool ucx_link_has_bytes(const ucx_link_t *link) { return chunk_next(link) != NULL; }
+
+size_t ucx_link_take(ucx_link_t *link, void *bytes, size_t length)
+{
+    size_t done = 0;
+    for (ucx_chunk_t *chunk; (chunk = chunk_next(link)) && !chunk->last;) {
+        size_t left = chunk->length - chunk->taken, part = left < length - done ? left : length - done;
+        if (part > 0) memcpy((uint8_t *)bytes + done, chunk->data + chunk->taken, part);
+        chunk->taken += part;
+        done += part;
+        if (chunk->taken < chunk->length) break;
+        link->next_in++;
+        chunk_free(link->transport, chunk);
+    }
+    return done;
+}
+
+static quoit_status_t pipe_read(void *pipe, const struct iovec *iov, int count, size_t *got)
+{
+    ucx_link_t *link = pipe;
+    size_t done = 0;
+    for (int i = 0; i < count; i++) {
+        size_t part = ucx_link_take(link, iov[i].iov_base, iov[i].iov_len);
+        done += part;
+        if (part < iov[i].iov_len) break;
+    }
+    *got = done;
+    if (done > 0) return QUOIT_OK;
+    if (chunk_next(link)) return QUOIT_ERR_CLOSED;
+    if (link->broken == UCS_OK) return QUOIT_ERR_AGAIN;
+    return error_set(QUOIT_ERR_PEER, "the connection ended without a goodbye (UCX: %s): the peer's process exited or the link was cut",
+                     ucx_link_cause(link));
+}
+
+const pipe_ops_t ucx_pipe_ops = {.write = pipe_write, .read = pipe_read};
+
+/* ---------------------------------------------------------------- life */
+
+static void ep_failed(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+    ucx_transport_t *transport = arg;
+    ucx_link_t *link = table_get(transport->eps, ep_key(ep));
+    if (link) link_break(link, status);
+}
+
+ucx_link_t *ucx_link_create(ucx_transport_t *transport, ucx_kind_t kind)
+{
+    ucx_link_t *link = calloc(1, sizeof *link);
+    handshake_t *handshake = malloc(sizeof *handshake);
+    if (!link || !handshake) {
+        error_set(QUOIT_ERR_NO_MEMORY, "ucx: no memory for a connection");
+        free(link);
+        free(handshake);
+        return NULL;
+    }
+    link->transport = transport;
+    link->kind = kind;
+    link->handshake = handshake;
+    link->deadline = CLOCK_NEVER;
+    list_init(&link->ready);
+    list_init(&link->tasks);
+    list_init(&link->received);
+    list_append(&transport->links, &link->node);
+    return link;
+}
+
+quoit_status_t ucx_link_open(ucx_link_t *link, ucp_ep_params_t *parameters)
+{
+    ucx_transport_t *transport = link->transport;
+    ucp_ep_h ep;
+    parameters->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    parameters->err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    parameters->err_handler = (ucp_err_handler_t){.cb = ep_failed, .arg = transport};
+    ucs_status_t status = transport->ucx->ucp_ep_create(transport->worker, parameters, &ep);
+    if (status != UCS_OK) return error_set(QUOIT_ERR_NETWORK, "%s", transport->ucx->ucs_status_string(status));
+    link->ep = ep; /* destroying the link closes it */
+    return table_put(transport->eps, ep_key(ep), link);
+}
+
+static void ep_closed(void *request, ucs_status_t status, void *user_data)
+{
+    ucx_transport_t *transport = user_data;
+    (void)status;
+    transport->ucx->ucp_request_free(request);
+    transport->closing--;
+}
+
+static void ep_close(ucx_link_t *link)
+{
+    ucx_transport_t *transport = link->transport;
+    ucp_request_param_t parameters = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .flags = UCP_EP_CLOSE_FLAG_FORCE,
+        .cb.send = ep_closed,
+        .user_data = transport,
+    };
+    table_take(transport->eps, ep_key(link->ep));
+    transport->closing++;
+    if (!UCS_PTR_IS_PTR(transport->ucx->ucp_ep_close_nbx(link->ep, &parameters))) transport->closing--;
+    link->ep = NULL;
+}
+
+void ucx_link_destroy(ucx_link_t *link)
+{
+    if (!link) return;
+    ucx_transport_t *transport = link->transport;
+    if (link->kind == UCX_STRANGER && !link->proved) transport->stranger_count--;
+    list_remove(&link->node);
+    while (!list_is_empty(&link->tasks)) {
+        ucx_task_t *task = container_of(list_pop(&link->tasks), ucx_task_t, node);
+        task->link = NULL;
+        list_append(&transport->orphans, &task->node);
+    }
+    if (link->ep) ep_close(link);
+    while (!list_is_empty(&link->received)) chunk_free(transport, container_of(link->received.next, ucx_chunk_t, node));
+    list_remove(&link->ready);
+    if (link->handshake) explicit_bzero(link->handshake, sizeof *link->handshake);
+    free(link->handshake);
+    free(link);
+}
+
+void ucx_pool_destroy(ucx_transport_t *transport)
+{
+    for (list_t *node; (node = list_pop(&transport->free_tasks));) free(container_of(node, ucx_task_t, node));
+    for (list_t *node; (node = list_pop(&transport->orphans));) free(container_of(node, ucx_task_t, node));
+    for (list_t *node; (node = list_pop(&transport->free_chunks));) free(container_of(node, ucx_chunk_t, node));
+}
