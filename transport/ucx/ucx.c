@@ -16,7 +16,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { PROGRESS_AT_ONCE = 16, CLOSE_MS = 200, UCS_LEAST_STEP = 64 };
+enum { PROGRESS_AT_ONCE = 16, CLOSE_MS = 200, LEAST_STEP = 64, LEAST_MINOR_V6 = 22 };
 
 /* ---------------------------------------------------------------- time */
 
@@ -71,19 +71,23 @@ static quoit_status_t failed(const ucx_transport_t *transport, const char *doing
 
 /*
  * UCX takes the address family of its own connections from its setting TCP_AF_PRIO and from what the device has, not from the address
- * that is listened on; where these differ, connecting fails at the other end. So only one family is used: IPv4 where there is some.
+ * that is listened on; where these differ, connecting fails at the other end, and UCX 1.13 then damages the heap. So only one family
+ * is used: IPv4 where there is some. With 1.22 IPv6 works.
  */
-static void choose_family(ucx_transport_t *transport)
+static quoit_status_t choose_family(ucx_transport_t *transport)
 {
     tcp_choice_t *choice = &transport->choice;
     int kept = 0;
     for (int i = 0; i < choice->count; i++)
         if (choice->chosen[i].address.any.sa_family == AF_INET) choice->chosen[kept++] = choice->chosen[i];
-    transport->only_v6 = kept == 0;
-    if (kept == 0 || kept == choice->count) return;
+    if (kept == 0 && transport->ucx->minor < LEAST_MINOR_V6)
+        return error_set(QUOIT_ERR_UNSUPPORTED, "ucx: only IPv6 addresses were chosen (QUOIT_INTERFACE, QUOIT_IP_FAMILY), and UCX %s does "
+                         "not connect over them; IPv4 or UCX %d.%d is needed", transport->ucx->version, UCX_API_MAJOR, LEAST_MINOR_V6);
+    if (kept == 0 || kept == choice->count) return QUOIT_OK;
     log_info("ucx", "%d IPv6 addresses are not told to peers, since there are IPv4 ones (QUOIT_IP_FAMILY=6 takes only those)",
              choice->count - kept);
     choice->count = kept;
+    return QUOIT_OK;
 }
 
 /*
@@ -102,7 +106,6 @@ static quoit_status_t open_context(ucx_transport_t *transport)
     ucs_status_t status = ucx->ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK) return failed(transport, "read its settings (UCX_*, ucx.conf)", status);
     if (!getenv("UCX_RCACHE_ENABLE")) ucx->ucp_config_modify(config, "RCACHE_ENABLE", "n");
-    if (transport->only_v6 && !getenv("UCX_TCP_AF_PRIO")) ucx->ucp_config_modify(config, "TCP_AF_PRIO", "inet6,inet");
     status = ucx->ucp_init_version(UCX_API_MAJOR, UCX_API_MINOR, &parameters, config, &transport->context);
     ucx->ucp_config_release(config);
     return status == UCS_OK ? QUOIT_OK : failed(transport, "open a context", status);
@@ -197,7 +200,7 @@ static quoit_status_t ucx_open(const quoit_transport_environment_t *environment,
     status = tcp_settings_limits(environment, &transport->limits, &transport->connect_ms);
     transport->limits.sockets = 1;
     if (status == QUOIT_OK) status = tcp_settings_interfaces(environment, "ucx", &transport->choice);
-    if (status == QUOIT_OK) choose_family(transport);
+    if (status == QUOIT_OK) status = choose_family(transport);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status == QUOIT_OK) status = table_create(&transport->jobs);
     if (status == QUOIT_OK) status = table_create(&transport->eps);
@@ -309,7 +312,7 @@ static size_t link_step(ucx_link_t *link)
     case UCX_PIPE: return ucx_pipe_step(link);
     case UCX_FAREWELL: ucx_farewell_step(link); break;
     }
-    return UCS_LEAST_STEP;
+    return LEAST_STEP;
 }
 
 static int ucx_progress(quoit_transport_t *base)

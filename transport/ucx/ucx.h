@@ -146,7 +146,6 @@ struct ucx_transport {
     tcp_limits_t limits;
     int connect_ms;
     tcp_choice_t choice;
-    bool only_v6;
     ucp_context_h context;
     ucp_worker_h worker;
     int epoll, timer, worker_fd;

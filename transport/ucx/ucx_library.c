@@ -120,6 +120,7 @@ static quoit_status_t library_load(const char *path)
         return error_set(QUOIT_ERR_NOT_FOUND, "%s is UCX %u.%u.%u; %d.%d or a newer %d is needed", path, major, minor, release,
                          UCX_API_MAJOR, UCX_API_MINOR, UCX_API_MAJOR);
     if (ours && !user_says("UCX_LOG_FILE")) log_take(handle);
+    shared.library.minor = minor;
     snprintf(shared.library.version, sizeof shared.library.version, "%u.%u.%u", major, minor, release);
     log_info("ucx", "UCX %s from %s", shared.library.version, path);
     return QUOIT_OK;

@@ -47,6 +47,7 @@ typedef struct ucx_library {
 #define UCX_FUNCTION_MEMBER(name) __typeof__(&name) name;
     UCX_FUNCTION_LIST(UCX_FUNCTION_MEMBER)
 #undef UCX_FUNCTION_MEMBER
+    unsigned minor;
     char version[32]; /* "1.13.1" */
 } ucx_library_t;
 

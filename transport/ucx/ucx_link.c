@@ -229,7 +229,7 @@ static void chunk_insert(ucx_link_t *link, ucx_chunk_t *chunk)
 /* True when `data` was kept. */
 static bool message_keep(ucx_link_t *link, message_type_t type, uint64_t sequence, void *data, size_t length, bool persistent)
 {
-    bool unproved = link->kind == UCX_STRANGER && !link->proved;
+    bool unproved = link->kind == UCX_CALLER || (link->kind == UCX_STRANGER && !link->proved);
     if (unproved && (link->arrived >= STRANGER_MESSAGES || length > HANDSHAKE_CAPACITY || type != DATA)) {
         link_break(link, UCS_ERR_REJECTED);
         return false;
