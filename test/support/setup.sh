@@ -43,6 +43,7 @@ missing_packages() {
     have_header hwloc.h c || echo libhwloc-dev
     if [ "${1:-}" = tests ]; then
         have_header gtest/gtest.h c++ || echo libgtest-dev
+        have_header ucp/api/ucp.h c || echo libucx-dev
         command -v tc >/dev/null || echo iproute2
         command -v iperf3 >/dev/null || echo iperf3
         command -v unshare >/dev/null || echo util-linux

@@ -73,6 +73,8 @@ TEST_F(Registry, NamesGiveTheOrderAndSelfComesLast)
     EXPECT_EQ(names(), "tcp self");
     use("self", "");
     EXPECT_EQ(names(), "self");
+    use("shm,ucx", "");
+    EXPECT_EQ(names(), "shm ucx self") << "which auto leaves out";
     use("tcp,pipes", folder + "plugin_pipe.so");
     EXPECT_EQ(names(), "tcp pipes self");
 }
@@ -83,7 +85,7 @@ TEST_F(Registry, UnknownNamesAreErrorsThatListTheKnown)
         use(value, "");
         std::string text = names();
         EXPECT_EQ(text.rfind("error: QUOIT_TRANSPORT", 0), 0u) << text;
-        EXPECT_NE(text.find("auto, shm, tcp, self"), std::string::npos) << text;
+        EXPECT_NE(text.find("auto, shm, tcp, ucx, self"), std::string::npos) << text;
     }
     use(std::string(500, 'x'), "");
     EXPECT_EQ(names().rfind("error: QUOIT_TRANSPORT", 0), 0u);
