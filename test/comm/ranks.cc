@@ -220,6 +220,15 @@ static std::string edge_of(const std::string &json, int rank)
     return json.substr(at, json.find('"', at) - at);
 }
 
+// What joins hosts: tcp, or the last name in QUOIT_TRANSPORT.
+static std::string network()
+{
+    const char *names = getenv("QUOIT_TRANSPORT");
+    if (!names || !*names || strcmp(names, "auto") == 0) return "tcp";
+    const char *comma = strrchr(names, ',');
+    return comma ? comma + 1 : names;
+}
+
 std::string check_edges(quoit_comm_t *comm, const std::vector<int> &host_of)
 {
     char *text = nullptr;
@@ -230,13 +239,13 @@ std::string check_edges(quoit_comm_t *comm, const std::vector<int> &host_of)
     for (int rank = 0; rank < static_cast<int>(host_of.size()); rank++) {
         std::string edge = edge_of(json, rank);
         bool mate = host_of[static_cast<size_t>(rank)] == host_of[static_cast<size_t>(me)];
-        bool good = rank == me ? true : mate ? edge.rfind("shm", 0) == 0 : edge.rfind("tcp", 0) == 0 || edge == "not connected";
+        bool good = rank == me ? true : mate ? edge.rfind("shm", 0) == 0 : edge.rfind(network(), 0) == 0 || edge == "not connected";
         if (!good) return "rank " + std::to_string(me) + " to " + std::to_string(rank) + " goes over '" + edge + "'\n" + json;
-        if (!mate && edge.rfind("tcp", 0) == 0) joined++;
+        if (!mate && edge.rfind(network(), 0) == 0) joined++;
     }
     bool leader = true;
     for (int rank = 0; rank < me; rank++) leader = leader && host_of[static_cast<size_t>(rank)] != host_of[static_cast<size_t>(me)];
-    if (leader && hosts_of(host_of) > 1 && joined == 0) return "leader " + std::to_string(me) + " has no tcp edge\n" + json;
+    if (leader && hosts_of(host_of) > 1 && joined == 0) return "leader " + std::to_string(me) + " has no edge of " + network() + "\n" + json;
     return "";
 }
 

@@ -92,7 +92,7 @@ static quoit_status_t choose_family(ucx_transport_t *transport)
 
 /*
  * The user's UCX_* variables and ucx.conf count. Only the cache of registrations is off unless they ask for it: the memory we give
- * to UCX is our own and stays, and the cache would hook this process's munmap and its relatives.
+ * to UCX is our own and stays, so there is nothing to gain from watching every munmap of the process.
  */
 static quoit_status_t open_context(ucx_transport_t *transport)
 {
