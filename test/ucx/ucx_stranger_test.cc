@@ -135,7 +135,9 @@ TEST(UcxStranger, NoiseOnThePortDisturbsNobody)
         ASSERT_EQ(0, connect(fd, &name.any, tcp_name_size(&name)));
         std::string noise(1 + random() % 300, '\0');
         for (auto &byte : noise) byte = (char)random();
-        if (round > 0) EXPECT_GT(send(fd, noise.data(), noise.size(), MSG_NOSIGNAL), 0);
+        if (round > 0) {
+            EXPECT_GT(send(fd, noise.data(), noise.size(), MSG_NOSIGNAL), 0);
+        }
         expect_message(pair.a, pair.to_b, pair.b, pair.to_a, round);
         close(fd);
         expect_message(pair.b, pair.to_a, pair.a, pair.to_b, round);
