@@ -7,8 +7,7 @@
  *   tcp_connect.c     the side that connects: a peer's addresses in turn, then the further sockets
  *   tcp_accept.c      the side that listens: strangers, proofs, which of two connections stays
  *   tcp_socket.c      a socket: options, epoll, bytes in and out (the channel's pipe), whether the peer's host still answers
- *   tcp_address.c     bytes told to peers           tcp_interface.c   which addresses those are
- *   tcp_settings.c    what the settings say about both
+ * Which addresses are told to peers, and how: transport/ip.
  *
  * Sockets belong to the transport while nobody has proved anything (list `strangers`), then to an endpoint. A socket is freed only
  * at the end of progress: events already fetched from epoll may still name it.
@@ -21,9 +20,9 @@
 #include "base/table.h"
 #include "transport/framing/channel.h"
 #include "transport/framing/handshake.h"
-#include "transport/tcp/tcp_address.h"
-#include "transport/tcp/tcp_interface.h"
-#include "transport/tcp/tcp_settings.h"
+#include "transport/ip/tcp_address.h"
+#include "transport/ip/tcp_interface.h"
+#include "transport/ip/tcp_settings.h"
 
 enum {
     TCP_MAX_STRANGERS = 64,   /* connections that have proved nothing yet */

@@ -20,7 +20,7 @@
 #include "base/table.h"
 #include "transport/framing/channel.h"
 #include "transport/framing/handshake.h"
-#include "transport/tcp/tcp_settings.h"
+#include "transport/ip/tcp_settings.h"
 #include "transport/ucx/ucx_library.h"
 
 enum {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings read for the transports that are reached at IP addresses: which interfaces, which limits. */
-#include "transport/tcp/tcp_settings.h"
+#include "transport/ip/tcp_settings.h"
 
 #include "base/log.h"
 #include "base/settings.h"

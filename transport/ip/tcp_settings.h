@@ -3,7 +3,7 @@
 #ifndef QUOIT_TRANSPORT_TCP_SETTINGS_H
 #define QUOIT_TRANSPORT_TCP_SETTINGS_H
 
-#include "transport/tcp/tcp_interface.h"
+#include "transport/ip/tcp_interface.h"
 
 typedef struct tcp_choice {
     int count;

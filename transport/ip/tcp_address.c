@@ -6,7 +6,7 @@
  *             IP address 4 or 16
  *   preamble  "QtPr", version 2, size 2, attempt 8, eager limit 4, pool 4, segment 4, pid 4, host 64 (filled with zeros)
  */
-#include "transport/tcp/tcp_address.h"
+#include "transport/ip/tcp_address.h"
 
 #include "transport/framing/channel.h"
 

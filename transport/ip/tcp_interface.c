@@ -3,7 +3,7 @@
  * Choosing interfaces: every address gets a rank (lower is better), or none; a stable sort by it is the answer. See the header for
  * the patterns.
  */
-#include "transport/tcp/tcp_interface.h"
+#include "transport/ip/tcp_interface.h"
 
 #include "base/text.h"
 

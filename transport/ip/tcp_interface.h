@@ -10,7 +10,7 @@
 #ifndef QUOIT_TRANSPORT_TCP_INTERFACE_H
 #define QUOIT_TRANSPORT_TCP_INTERFACE_H
 
-#include "transport/tcp/tcp_address.h"
+#include "transport/ip/tcp_address.h"
 
 #include <net/if.h>
 
