@@ -95,9 +95,31 @@ TEST(Frame, EveryByteOfTheFixedPartIsChecked)
             memcpy(changed, header, sizeof changed);
             changed[at] = (uint8_t)value;
             bool good = value == header[at] || (at == 2 && (value == FRAME_ASK || value == FRAME_GRANT || value == FRAME_REFUSE ||
-                                                            value == FRAME_DATA || value == FRAME_EAGER || value == FRAME_NOTICE));
+                                                            value == FRAME_DATA || value == FRAME_EAGER || value == FRAME_NOTICE ||
+                                                            value == FRAME_REVOKE || value == FRAME_PATH));
             EXPECT_EQ(frame_parse(changed, eager, segment, &result) == QUOIT_OK, good) << "byte " << at << " is " << value;
         }
+    }
+}
+
+TEST(Frame, OnlyADirectGrantHasAnAddress)
+{
+    frame_t grant = make(FRAME_GRANT, 100000, 0, 100000), result;
+    uint8_t header[FRAME_HEADER_SIZE];
+    grant.direct = true;
+    grant.offset = UINT64_C(0x7f0012345678);
+    grant.remote_key = 0xfedcba98;
+    frame_write(&grant, header);
+    ASSERT_EQ(frame_parse(header, eager, segment, &result), QUOIT_OK) << error_text();
+    EXPECT_TRUE(result.direct && result.offset == grant.offset && result.remote_key == grant.remote_key);
+    header[3] = 0;
+    EXPECT_EQ(frame_parse(header, eager, segment, &result), QUOIT_ERR_PROTOCOL) << "an address without the mark";
+    header[3] = 2;
+    EXPECT_EQ(frame_parse(header, eager, segment, &result), QUOIT_ERR_PROTOCOL) << "another mark";
+    header[3] = 1;
+    for (int type = 1; type < FRAME_TYPE_END; type++) {
+        header[2] = (uint8_t)type;
+        EXPECT_EQ(frame_parse(header, eager, segment, &result) == QUOIT_OK, type == FRAME_GRANT) << frame_type_name((frame_type_t)type);
     }
 }
 

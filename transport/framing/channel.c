@@ -22,6 +22,7 @@ quoit_status_t channel_create(const channel_config_t *config, const char *name, 
     fresh->pool = fresh->credit = config->eager_pool > least ? config->eager_pool : least;
     fresh->free_slot = UINT32_MAX;
     list_init(&fresh->active);
+    list_init(&fresh->writing);
     list_init(&fresh->receiving);
     list_init(&fresh->notices);
     list_init(&fresh->free_stages);
@@ -93,6 +94,7 @@ static void end_everything(channel_t *channel, bool only_asks)
     for (int i = 0; i < channel->count; i++)
         if (channel->outlets[i].send) channel_send_end(channel, channel->outlets[i].send, status);
     end_sends(channel, &channel->active, status);
+    end_sends(channel, &channel->writing, status);
     end_recvs(channel, &channel->receiving, status);
     for (size_t i = 0; i < channel->bucket_count; i++) {
         for (key_entry_t *entry = channel->buckets[i], *next; entry; entry = next) {
@@ -210,6 +212,7 @@ void channel_cancel(channel_t *channel, uint64_t comm)
         if (send && send->key.comm == comm) channel_send_end(channel, send, QUOIT_ERR_ABORTED);
     }
     cancel_list_sends(channel, &channel->active, comm);
+    cancel_list_sends(channel, &channel->writing, comm);
     cancel_list_recvs(channel, &channel->receiving, comm);
     for (size_t i = 0; i < channel->bucket_count; i++) {
         for (key_entry_t *entry = channel->buckets[i], *next; entry; entry = next) {

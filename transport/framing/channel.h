@@ -10,6 +10,9 @@
  * Nothing here calls back or flushes by itself: send, recv, notify and cancel queue frames, which leave with channel_write (look at
  * channel_wants_write after these calls and after channel_read, which queues grants and credit).
  *
+ * A transport that can write into the peer's memory gives direct_ops_t: then a large recv is announced with address and key where
+ * that is possible, and the sender writes there instead of cutting the message into segments. Everything else stays as it is.
+ *
  * After a mismatch the key is of no more use in that direction until its communicator is cancelled: its messages end in ERR_MISMATCH.
  * An eager send that has ended already stays QUOIT_OK. A cancelled communicator stays cancelled: sends and recvs end in ERR_ABORTED.
  */
@@ -29,11 +32,30 @@ typedef struct pipe_ops {
     quoit_status_t (*read)(void *pipe, const struct iovec *iov, int count, size_t *got);
 } pipe_ops_t;
 
+/**
+ * Writing into the peer's memory, beside the pipes. `context` is the configuration's. None of these calls waits, and none may use
+ * the channel but for channel_path.
+ */
+typedef struct direct_ops {
+    /** May the peer write there? False: no, its bytes come through the pipes. `window` is what conceal is given. */
+    bool (*expose)(void *context, void *buffer, size_t length, uint64_t *address, uint32_t *key, void **window);
+    /** The recv has ended. `revoke`: not by its bytes' arrival, so the peer may be writing; when this returns it cannot any more. */
+    void (*conceal)(void *context, void *window, bool revoke);
+    /** Write; channel_written(send) tells the end, channel_arrived(token) is to be called on the other side. NULL: use the pipes. */
+    void *(*begin)(void *context, const void *buffer, size_t length, uint64_t address, uint32_t key, uint32_t token, void *send);
+    /** The send has ended some other way: when this returns its buffer is not read any more. */
+    void (*end)(void *context, void *writing);
+    /** The peer called channel_path. An error (with text) breaks the channel. */
+    quoit_status_t (*path)(void *context, uint32_t kind, uint64_t epoch, uint64_t number, uint64_t count);
+} direct_ops_t;
+
 enum { CHANNEL_MAX_PIPES = 16 };
 
 typedef struct channel_config {
     const pipe_ops_t *ops;
     size_t eager_limit, eager_pool, segment_size; /* bytes; the same on both sides (part of the transports' address) */
+    const direct_ops_t *direct;                   /* NULL: the pipes carry all */
+    void *direct_context;
 } channel_config_t;
 
 typedef struct channel channel_t;
@@ -73,5 +95,14 @@ int channel_write(channel_t *channel, int pipe, size_t budget);
 /** True when channel_write could do something once the pipe has room (for EPOLLOUT). */
 bool channel_wants_write(const channel_t *channel, int pipe);
 void channel_count(const channel_t *channel, uint64_t *sent, uint64_t *received);
+
+/** Direct writing: every byte of the send that begin was given is at the peer. It ends, and `end` is not called. */
+void channel_written(channel_t *channel, void *send);
+/** All bytes of the grant with this token were written by the peer; how many. 0: it has ended; one that was never given breaks the channel. */
+uint64_t channel_arrived(channel_t *channel, uint32_t token);
+/** Bytes that moved past the pipes, for channel_count. */
+void channel_count_direct(channel_t *channel, uint64_t sent, uint64_t received);
+/** Call `path` on the other side, in order with grants and revocations. */
+quoit_status_t channel_path(channel_t *channel, uint32_t kind, uint64_t epoch, uint64_t number, uint64_t count);
 
 #endif

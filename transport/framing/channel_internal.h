@@ -28,15 +28,17 @@ enum {
     CHANNEL_BLOCK_CLASSES = 12,     /* payload capacities of blocks: 0, 64, 128 ... 65536 */
     CHANNEL_MAX_ANNOUNCED = 1 << 20, /* starts, grants and notices of the peer that nobody took; more is a fault of the peer */
     CHANNEL_CANCELLED_SETS = 256, CHANNEL_CANCELLED_WAYS = 4,
+    CHANNEL_TOKEN_SLOT_BITS = 20, /* a token is the low bits of a grant's slot and generation: 32 bits are what verbs carry */
 };
 
 /** A send that waits for its grant or is being cut into segments. Lies in transfer->opaque. */
 typedef struct send_node {
-    list_t link; /* in an entry's large_sends or small_sends, in channel->active, or alone once every byte is in some outlet */
+    list_t link; /* in an entry's large_sends or small_sends, in channel->active or ->writing, or alone once every byte is in some outlet */
     quoit_key_t key;
     const unsigned char *buffer;
     uint64_t length, assigned, written; /* bytes: all, given to outlets, gone */
     uint64_t grant;
+    void *writing; /* the transport writes it directly; NULL: it does not */
 } send_node_t;
 
 /** A recv. Lies in transfer->opaque. */
@@ -46,6 +48,7 @@ typedef struct recv_node {
     unsigned char *buffer;
     uint64_t length, claimed, received; /* bytes: all, promised by DATA headers, here */
     uint64_t grant;                     /* 0: not announced */
+    void *window;                       /* the peer may write into the buffer; NULL: it may not */
     bool started;                       /* its start frame came */
     bool broken;                        /* a segment was cut off by the sender: it never ends by itself */
 } recv_node_t;
@@ -124,6 +127,7 @@ struct channel {
     quoit_status_t status;
     char *text; /* owned; why status is not OK */
     bool closing, goodbye;
+    bool failing; /* a frame was lost for lack of memory: the next read or write breaks the channel */
     int count; /* pipes; 0 before channel_open */
     void *pipes[CHANNEL_MAX_PIPES];
     outlet_t outlets[CHANNEL_MAX_PIPES];
@@ -131,6 +135,7 @@ struct channel {
     uint64_t sent, received;
 
     list_t active;    /* send_node_t with a grant and bytes that no outlet has yet */
+    list_t writing;   /* send_node_t that the transport writes directly */
     list_t receiving; /* recv_node_t whose start was seen */
     list_t notices;   /* block_t */
     block_t *shown;   /* the notice that was given out last */
@@ -170,6 +175,10 @@ quoit_status_t channel_grant_take(channel_t *channel, recv_node_t *recv);
 void channel_grant_release(channel_t *channel, recv_node_t *recv);
 /** ERR_PROTOCOL for a grant that was never given; *recv is NULL for one that has ended. */
 quoit_status_t channel_grant_find(channel_t *channel, uint64_t grant, recv_node_t **recv);
+/** False: the grant's slot is beyond what a token can say. */
+bool channel_grant_token(uint64_t grant, uint32_t *token);
+/** As channel_grant_find. */
+quoit_status_t channel_token_find(channel_t *channel, uint32_t token, recv_node_t **recv);
 void channel_memory_free(channel_t *channel);
 
 /* channel_match.c */
@@ -186,10 +195,16 @@ void channel_block_drop(channel_t *channel, block_t *block);
 void channel_credit_consume(channel_t *channel, uint64_t cost);
 static inline uint64_t channel_cost(uint64_t length) { return FRAME_HEADER_SIZE + length; }
 
+/* channel_direct.c */
+/** False: the grant does not allow it, or the transport cannot. */
+bool channel_write_directly(channel_t *channel, send_node_t *send, const frame_t *grant);
+quoit_status_t channel_revoke_arrived(channel_t *channel, const frame_t *frame);
+quoit_status_t channel_path_arrived(channel_t *channel, const frame_t *frame);
+
 /* channel_send.c */
 /** Append a frame to a pipe's queue, all or nothing; `data` holds the payload in `length` bytes, DATA gets its last byte. */
 quoit_status_t channel_stage(channel_t *channel, int pipe, const frame_t *frame, const void *data, size_t length);
-quoit_status_t channel_send_activate(channel_t *channel, send_node_t *send, uint64_t grant);
+quoit_status_t channel_send_activate(channel_t *channel, send_node_t *send, const frame_t *grant);
 void channel_outlet_forget(channel_t *channel, const send_node_t *send); /* no outlet touches its memory any more */
 void channel_outlet_clear(channel_t *channel, int pipe);                 /* forget what is queued; sends have ended */
 

@@ -40,12 +40,27 @@ void channel_send_end(channel_t *channel, send_node_t *send, quoit_status_t stat
 {
     list_remove(&send->link);
     channel_outlet_forget(channel, send);
+    if (send->writing) channel->config.direct->end(channel->config.direct_context, send->writing);
+    send->writing = NULL;
     send_transfer(send)->status = status;
+}
+
+/* The peer's right to write ends. If it may be writing, it is told which grant that was before it hears of the path's new beginning. */
+static void conceal(channel_t *channel, recv_node_t *recv, bool revoke)
+{
+    void *window = recv->window;
+    frame_t frame = {.type = FRAME_REVOKE, .key = recv->key, .grant = recv->grant};
+    if (!window) return;
+    recv->window = NULL;
+    /* Untold, the peer would write once more after the path's new beginning. */
+    if (revoke && channel_stage(channel, 0, &frame, NULL, 0) != QUOIT_OK) channel->failing = true;
+    channel->config.direct->conceal(channel->config.direct_context, window, revoke);
 }
 
 void channel_recv_end(channel_t *channel, recv_node_t *recv, quoit_status_t status)
 {
     list_remove(&recv->link);
+    conceal(channel, recv, status != QUOIT_OK);
     channel_grant_release(channel, recv);
     for (int i = 0; i < channel->count; i++) {
         inlet_t *inlet = &channel->inlets[i];
@@ -131,6 +146,11 @@ static quoit_status_t announce(channel_t *channel, recv_node_t *recv)
                      .grant = recv->grant,
                      .total = recv->length,
                      .length = recv->length};
+    const direct_ops_t *direct = channel->config.direct;
+    uint32_t token;
+    if (direct && is_large(channel, recv->length) && channel_grant_token(recv->grant, &token))
+        frame.direct = direct->expose(channel->config.direct_context, recv->buffer, recv->length, &frame.offset, &frame.remote_key,
+                                      &recv->window);
     return channel_stage(channel, 0, &frame, NULL, 0);
 }
 
@@ -254,6 +274,15 @@ quoit_status_t channel_recv(channel_t *channel, quoit_key_t key, void *buffer, s
 
 /* ---------------------------------------------------------------- sending side */
 
+static void end_sends_of(channel_t *channel, list_t *list, quoit_key_t key)
+{
+    for (list_t *link = list->next, *next; link != list; link = next) {
+        next = link->next;
+        send_node_t *send = container_of(link, send_node_t, link);
+        if (send->key.comm == key.comm && send->key.id == key.id) channel_send_end(channel, send, QUOIT_ERR_MISMATCH);
+    }
+}
+
 /* Everything of the key ends in the mismatch whose text is this thread's. */
 static quoit_status_t break_send(channel_t *channel, key_entry_t *entry)
 {
@@ -263,12 +292,8 @@ static quoit_status_t break_send(channel_t *channel, key_entry_t *entry)
     while (!list_is_empty(&entry->small_sends))
         channel_send_end(channel, container_of(entry->small_sends.next, send_node_t, link), QUOIT_ERR_MISMATCH);
     while (!list_is_empty(&entry->grants)) channel_block_drop(channel, container_of(entry->grants.next, block_t, link));
-    for (list_t *link = channel->active.next, *next; link != &channel->active; link = next) {
-        next = link->next;
-        send_node_t *send = container_of(link, send_node_t, link);
-        if (send->key.comm == entry->key.comm && send->key.id == entry->key.id)
-            channel_send_end(channel, send, QUOIT_ERR_MISMATCH);
-    }
+    end_sends_of(channel, &channel->active, entry->key);
+    end_sends_of(channel, &channel->writing, entry->key);
     return status;
 }
 
@@ -282,7 +307,7 @@ static quoit_status_t grant_matched(channel_t *channel, key_entry_t *entry, send
     }
     list_remove(&send->link);
     channel_entry_release(channel, entry);
-    return channel_send_activate(channel, send, grant->grant);
+    return channel_send_activate(channel, send, grant);
 }
 
 quoit_status_t channel_grant_arrived(channel_t *channel, const frame_t *frame)

@@ -168,6 +168,25 @@ quoit_status_t channel_grant_find(channel_t *channel, uint64_t grant, recv_node_
     return QUOIT_OK;
 }
 
+bool channel_grant_token(uint64_t grant, uint32_t *token)
+{
+    uint32_t slot = (uint32_t)grant, generation = (uint32_t)(grant >> 32);
+    if (slot >> CHANNEL_TOKEN_SLOT_BITS != 0) return false;
+    *token = slot | generation << CHANNEL_TOKEN_SLOT_BITS;
+    return true;
+}
+
+quoit_status_t channel_token_find(channel_t *channel, uint32_t token, recv_node_t **recv)
+{
+    uint32_t index = token & ((1u << CHANNEL_TOKEN_SLOT_BITS) - 1), again;
+    if (index >= channel->slot_count || channel->slots[index].generation == 0)
+        return error_set(QUOIT_ERR_PROTOCOL, "the end of a direct write, token %08x, which was never given", token);
+    const grant_slot_t *slot = &channel->slots[index];
+    bool same = channel_grant_token((uint64_t)slot->generation << 32 | index, &again) && again == token;
+    *recv = same ? slot->recv : NULL;
+    return QUOIT_OK;
+}
+
 static void blocks_free(list_t *list)
 {
     for (list_t *link; (link = list_pop(list));) free(container_of(link, block_t, link));

@@ -79,6 +79,8 @@ static quoit_status_t frame_begin(channel_t *channel, inlet_t *inlet)
     case FRAME_NOTICE:
         status = frame->length > QUOIT_NOTICE_SMALL ? credit_spent(channel, frame) : QUOIT_OK;
         return status == QUOIT_OK ? notice_begin(channel, inlet) : status;
+    case FRAME_REVOKE: return channel_revoke_arrived(channel, frame);
+    case FRAME_PATH: return channel_path_arrived(channel, frame);
     default: return bye_arrived(channel, inlet);
     }
 }
@@ -204,6 +206,7 @@ int channel_read(channel_t *channel, int pipe, size_t budget)
     if (pipe < 0 || pipe >= channel->count) return 0;
     inlet_t *inlet = &channel->inlets[pipe];
     int handled = 0;
+    if (channel->failing) channel_break(channel, error_set(QUOIT_ERR_NO_MEMORY, "no memory to tell the peer that a message has ended"));
     while (budget > 0 && channel->status == QUOIT_OK && !inlet->bye) {
         size_t got = 0;
         quoit_status_t status = inlet_fill(channel, pipe, budget, &got);

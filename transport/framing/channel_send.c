@@ -115,14 +115,15 @@ static size_t stages_advance(channel_t *channel, outlet_t *outlet, size_t writte
 
 /* ---------------------------------------------------------------- segments */
 
-quoit_status_t channel_send_activate(channel_t *channel, send_node_t *send, uint64_t grant)
+quoit_status_t channel_send_activate(channel_t *channel, send_node_t *send, const frame_t *grant)
 {
-    send->grant = grant;
+    send->grant = grant->grant;
+    if (channel_write_directly(channel, send, grant)) return QUOIT_OK;
     if (send->length > channel->config.eager_limit) {
         list_append(&channel->active, &send->link);
         return QUOIT_OK;
     }
-    frame_t frame = {.type = FRAME_DATA, .key = send->key, .grant = grant, .total = send->length, .length = send->length};
+    frame_t frame = {.type = FRAME_DATA, .key = send->key, .grant = grant->grant, .total = send->length, .length = send->length};
     quoit_status_t status = channel_stage(channel, 0, &frame, send->buffer, send->length);
     if (status == QUOIT_OK) channel_send_end(channel, send, QUOIT_OK);
     else list_append(&channel->active, &send->link);
@@ -220,7 +221,7 @@ bool channel_wants_write(const channel_t *channel, int pipe)
     if (channel->status != QUOIT_OK && !(channel->goodbye && channel->closing)) return false;
     const outlet_t *outlet = &channel->outlets[pipe];
     return outlet->busy || !list_is_empty(&outlet->stages) || !list_is_empty(&channel->active) ||
-           (channel->closing && !outlet->bye);
+           (channel->closing && !outlet->bye && list_is_empty(&channel->writing));
 }
 
 bool channel_idle(const channel_t *channel)
@@ -229,7 +230,7 @@ bool channel_idle(const channel_t *channel)
     if (channel->count == 0) return list_is_empty(&channel->outlets[0].stages) && !channel->closing;
     for (int i = 0; i < channel->count; i++)
         if (channel_wants_write(channel, i)) return false;
-    return true;
+    return list_is_empty(&channel->writing);
 }
 
 /* The pipe takes no more. What it still holds is read: the peer's goodbye may be in it, and then this is no failure. */
@@ -255,7 +256,7 @@ static void fill_gather(channel_t *channel, outlet_t *outlet, gather_t *gather)
     bool begun = outlet->busy && outlet->position > 0;
     if (begun && !gather_data(gather, outlet)) return;
     if (!begun && !outlet->busy) take_segment(channel, outlet);
-    if (channel->closing && !outlet->busy && list_is_empty(&channel->active) && !outlet->bye) {
+    if (channel->closing && !outlet->busy && list_is_empty(&channel->active) && list_is_empty(&channel->writing) && !outlet->bye) {
         frame_t frame = {.type = FRAME_BYE};
         if (channel_stage(channel, (int)(outlet - channel->outlets), &frame, NULL, 0) == QUOIT_OK) outlet->bye = true;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames on the wire. All fields little-endian:
- *   0 magic  1 version  2 type  3 zero  4 what  8 key.comm  16 key.id  24 grant  32 total  40 offset  48 length  56 zero
+ *   0 magic  1 version  2 type  3 direct  4 what  8 key.comm  16 key.id  24 grant  32 total  40 offset  48 length  56 remote key  60 zero
  * frame_parse is the one parser: whatever it lets through has lengths within the limits and sums that do not overflow.
  */
 #include "transport/framing/frame.h"
@@ -25,7 +25,7 @@ void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
     header[0] = FRAME_MAGIC;
     header[1] = FRAME_VERSION;
     header[2] = (uint8_t)frame->type;
-    header[3] = 0;
+    header[3] = frame->direct;
     put(header + 4, frame->what, 4);
     put(header + 8, frame->key.comm, 8);
     put(header + 16, frame->key.id, 8);
@@ -33,7 +33,7 @@ void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
     put(header + 32, frame->total, 8);
     put(header + 40, frame->offset, 8);
     put(header + 48, frame->length, 8);
-    put(header + 56, 0, 8);
+    put(header + 56, frame->remote_key, 8);
 }
 
 uint64_t frame_payload(const frame_t *frame)
@@ -51,6 +51,7 @@ const char *frame_type_name(frame_type_t type)
     static const char *const names[FRAME_TYPE_END] = {
         [FRAME_EAGER] = "EAGER",   [FRAME_ASK] = "ASK",       [FRAME_GRANT] = "GRANT",   [FRAME_DATA] = "DATA",
         [FRAME_REFUSE] = "REFUSE", [FRAME_CREDIT] = "CREDIT", [FRAME_NOTICE] = "NOTICE", [FRAME_BYE] = "BYE",
+        [FRAME_REVOKE] = "REVOKE", [FRAME_PATH] = "PATH",
     };
     return type > 0 && type < FRAME_TYPE_END ? names[type] : "?";
 }
@@ -66,11 +67,13 @@ static bool lengths_fit(const frame_t *frame, uint64_t eager_limit, uint64_t seg
     case FRAME_DATA:
         return frame->length <= segment_limit && frame->length <= frame->total &&
                frame->offset <= frame->total - frame->length && (frame->length > 0 || frame->total == 0);
-    case FRAME_GRANT: return frame->length == frame->total && frame->offset == 0;
+    case FRAME_GRANT: return frame->length == frame->total && (frame->direct || frame->offset == 0);
     case FRAME_ASK: return frame->length == 0 && frame->offset == 0;
     case FRAME_REFUSE: return frame->length == 0;
     case FRAME_CREDIT: return frame->length > 0 && frame->total == 0 && frame->offset == 0;
-    case FRAME_BYE: return frame->length == 0 && frame->total == 0 && frame->offset == 0;
+    case FRAME_BYE:
+    case FRAME_REVOKE: return frame->length == 0 && frame->total == 0 && frame->offset == 0;
+    case FRAME_PATH: return frame->length == 0;
     default: return false;
     }
 }
@@ -82,7 +85,8 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
     if (header[1] != FRAME_VERSION)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of version %u, this library speaks %u: the peers run different releases",
                          header[1], FRAME_VERSION);
-    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != 0 || get(header + 56, 8) != 0)
+    bool direct = header[2] == FRAME_GRANT && header[3] == 1; /* only then there are address and key */
+    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || get(header + 56, direct ? 0 : 4) != 0 || get(header + 60, 4) != 0)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of unknown type %u", header[2]);
     frame_t parsed = {
         .type = (frame_type_t)header[2],
@@ -92,6 +96,8 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
         .total = get(header + 32, 8),
         .offset = get(header + 40, 8),
         .length = get(header + 48, 8),
+        .direct = direct,
+        .remote_key = (uint32_t)get(header + 56, 4),
     };
     if (parsed.total > FRAME_LENGTH_LIMIT || parsed.offset > FRAME_LENGTH_LIMIT || parsed.length > FRAME_LENGTH_LIMIT ||
         !lengths_fit(&parsed, eager_limit, segment_limit))

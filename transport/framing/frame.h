@@ -23,6 +23,8 @@ typedef enum frame_type {
     FRAME_CREDIT,    /* `length` bytes of unasked messages were consumed */
     FRAME_NOTICE,    /* a datagram: payload follows; uses credit when larger than QUOIT_NOTICE_SMALL */
     FRAME_BYE,       /* nothing follows; the end of the pipe is no failure */
+    FRAME_REVOKE,    /* the direct grant `grant` has ended: what is not written yet must not be written */
+    FRAME_PATH,      /* for the transport's direct path: `what`, `grant`, `total`, `offset` are its own (channel.h, direct_ops_t) */
     FRAME_TYPE_END
 } frame_type_t;
 
@@ -32,8 +34,10 @@ typedef struct frame {
     quoit_key_t key;
     uint64_t grant;  /* GRANT, DATA: number of the grant, unique per channel and direction */
     uint64_t total;  /* length of the whole message */
-    uint64_t offset; /* DATA: of this segment in the message */
+    uint64_t offset; /* DATA: of this segment in the message; direct GRANT: address of the buffer */
     uint64_t length; /* payload bytes that follow this header (GRANT, CREDIT: see above, nothing follows) */
+    bool direct;         /* GRANT: the buffer may be written from afar, at `offset` with `remote_key` */
+    uint32_t remote_key;
 } frame_t;
 
 /** Bytes of payload that follow the header (the byte that ends DATA not counted). */
