@@ -14,10 +14,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_tcp, &transport_ucx, &transport_self};
+static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_tcp, &transport_verbs, &transport_ucx, &transport_self};
 
-/* Not in "auto": UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. */
-static bool only_by_name(const quoit_transport_ops_t *ops) { return ops == &transport_ucx; }
+/*
+ * Not in "auto". UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. verbs has no way back to tcp
+ * where a port is active and yet no packet gets through, and has not run on a real adapter.
+ */
+static bool only_by_name(const quoit_transport_ops_t *ops) { return ops == &transport_ucx || ops == &transport_verbs; }
 
 enum { BUILT_IN_COUNT = sizeof built_in / sizeof built_in[0], PATH_CAPACITY = 4096, NAME_CAPACITY = 64 };
 

@@ -10,11 +10,12 @@ extern const quoit_transport_ops_t transport_self;
 extern const quoit_transport_ops_t transport_shm;
 extern const quoit_transport_ops_t transport_tcp;
 extern const quoit_transport_ops_t transport_ucx; /* only by name: never in "auto" */
+extern const quoit_transport_ops_t transport_verbs; /* only by name */
 
 enum { REGISTRY_CAPACITY = 16 };
 
 /**
- * Transports to use, most wanted first; "auto" means plug-ins, shm, tcp (self always belongs to it, at the end). Loads plug-ins on the first call.
+ * Transports to use, most wanted first; "auto" means plug-ins, shm, verbs, tcp (self always belongs to it, at the end). Loads plug-ins on the first call.
  * ERR_INVALID for a name there is none of (listing those there are), for a shared object that cannot be loaded or whose ABI differs.
  */
 quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTRY_CAPACITY], int *count);

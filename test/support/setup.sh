@@ -41,6 +41,7 @@ missing_packages() {
         python_has "$python" "$python_headers" || echo "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-dev"
     fi
     have_header hwloc.h c || echo libhwloc-dev
+    have_header infiniband/verbs.h c || echo libibverbs-dev
     if [ "${1:-}" = tests ]; then
         have_header gtest/gtest.h c++ || echo libgtest-dev
         have_header ucp/api/ucp.h c || echo libucx-dev

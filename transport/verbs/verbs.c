@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs transport's table of calls: progress, events, sleeping. The completion queues are looked at in every call of progress; what
+ * needs a system call to be looked at (the control connections, events of the device) in every 16th, and always after a sleep or while
+ * a connection is coming.
+ */
+#include "transport/verbs/verbs.h"
+
+#include "base/log.h"
+#include "transport/registry.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum { LOOK_EVERY = 16 };
+
+static verbs_transport_t *own(quoit_transport_t *base) { return (verbs_transport_t *)base; }
+
+/* ---------------------------------------------------------------- listening and trust: the control transport's */
+
+static quoit_status_t verbs_listen(quoit_transport_t *base, void *address, size_t *length)
+{
+    verbs_transport_t *transport = own(base);
+    if (*length < VERBS_LIMITS_SIZE) return error_set(QUOIT_ERR_INVALID, "verbs: there is room for an address of %zu bytes", *length);
+    size_t rest = *length - VERBS_LIMITS_SIZE;
+    quoit_status_t status = transport->control->ops->listen(transport->control, (uint8_t *)address + VERBS_LIMITS_SIZE, &rest);
+    if (status != QUOIT_OK) return status;
+    verbs_limits_write(&transport->limits, address);
+    *length = VERBS_LIMITS_SIZE + rest;
+    return QUOIT_OK;
+}
+
+static quoit_status_t verbs_trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length)
+{
+    own(base)->woken = true;
+    return own(base)->control->ops->trust(own(base)->control, job, secret, length);
+}
+
+static void verbs_distrust(quoit_transport_t *base, uint64_t job) { own(base)->control->ops->distrust(own(base)->control, job); }
+
+/* ---------------------------------------------------------------- messages */
+
+static quoit_status_t verbs_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    return channel_send(((verbs_endpoint_t *)base)->channel, key, buffer, length, transfer);
+}
+
+static quoit_status_t verbs_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    quoit_status_t status = channel_recv(endpoint->channel, key, buffer, length, transfer);
+    verbs_endpoint_check_parted(endpoint);
+    return status;
+}
+
+static quoit_status_t verbs_notify(quoit_endpoint_t *base, const void *data, size_t length)
+{
+    return channel_notify(((verbs_endpoint_t *)base)->channel, data, length);
+}
+
+static void verbs_cancel(quoit_transport_t *base, uint64_t comm)
+{
+    verbs_transport_t *transport = own(base);
+    for (list_t *link = transport->endpoints.next, *next; link != &transport->endpoints; link = next) {
+        verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
+        next = link->next;
+        channel_cancel(endpoint->channel, comm);
+        verbs_endpoint_check_parted(endpoint);
+    }
+}
+
+/* ---------------------------------------------------------------- events */
+
+static bool endpoint_event(verbs_endpoint_t *endpoint, quoit_event_t *event)
+{
+    const void *data;
+    size_t length;
+    *event = (quoit_event_t){.peer = endpoint->base.peer, .endpoint = &endpoint->base};
+    if (channel_next_notice(endpoint->channel, &data, &length)) {
+        event->type = QUOIT_EVENT_NOTICE;
+        event->data = data;
+        event->length = length;
+        return true;
+    }
+    verbs_endpoint_check_parted(endpoint);
+    if (endpoint->life != VERBS_ENDED || endpoint->told) return false;
+    endpoint->told = true;
+    event->type = QUOIT_EVENT_CLOSED;
+    event->status = endpoint->status;
+    event->text = endpoint->text;
+    return true;
+}
+
+static bool verbs_next_event(quoit_transport_t *base, quoit_event_t *event)
+{
+    verbs_transport_t *transport = own(base);
+    verbs_endpoint_t *last = transport->last;
+    transport->last = NULL;
+    if (last != NULL) verbs_endpoint_reap(last);
+    while (!list_is_empty(&transport->eventful)) {
+        verbs_endpoint_t *endpoint = container_of(transport->eventful.next, verbs_endpoint_t, eventful);
+        if (endpoint_event(endpoint, event)) {
+            transport->last = endpoint;
+            return true;
+        }
+        list_remove(&endpoint->eventful);
+        verbs_endpoint_reap(endpoint);
+    }
+    return false;
+}
+
+static const char *event_meaning(enum ibv_event_type type)
+{
+    switch (type) {
+    case IBV_EVENT_DEVICE_FATAL: return "the device failed";
+    case IBV_EVENT_PORT_ERR: return "the port went down";
+    case IBV_EVENT_PORT_ACTIVE: return "the port is up";
+    case IBV_EVENT_CQ_ERR: return "a completion queue overflowed";
+    case IBV_EVENT_QP_FATAL: return "a queue pair failed";
+    case IBV_EVENT_QP_REQ_ERR: return "a queue pair received an invalid request";
+    case IBV_EVENT_QP_ACCESS_ERR: return "the peer wrote where it may not";
+    case IBV_EVENT_GID_CHANGE: return "the GID table changed";
+    default: return "an event";
+    }
+}
+
+static verbs_endpoint_t *endpoint_of_cq(verbs_transport_t *transport, const struct ibv_cq *cq)
+{
+    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next)
+        if (container_of(link, verbs_endpoint_t, link)->cq == cq) return container_of(link, verbs_endpoint_t, link);
+    return NULL;
+}
+
+/* Errors of queue pairs come as completions too; only what nothing else tells ends connections here. */
+static int take_device_events(verbs_transport_t *transport)
+{
+    struct ibv_async_event event;
+    int done = 0;
+    while (transport->library->get_async_event(transport->context, &event) == 0) {
+        enum ibv_event_type type = event.event_type;
+        verbs_endpoint_t *one = type == IBV_EVENT_CQ_ERR ? endpoint_of_cq(transport, event.element.cq) : NULL;
+        transport->library->ack_async_event(&event);
+        done++;
+        log_write(type == IBV_EVENT_DEVICE_FATAL || type == IBV_EVENT_CQ_ERR ? LOG_ERROR : LOG_INFO, "verbs", "%s: %s (event %d)",
+                  transport->chosen.device, event_meaning(type), (int)type);
+        if (type != IBV_EVENT_DEVICE_FATAL && one == NULL) continue;
+        for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
+            verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
+            if (one != NULL && one != endpoint) continue;
+            verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_SYSTEM, "verbs: %s (%s): %s of this host reports: %s (event %d)", endpoint->name,
+                                                     endpoint->description, transport->chosen.device, event_meaning(type), (int)type));
+        }
+    }
+    return done;
+}
+
+static void take_completion_events(verbs_transport_t *transport)
+{
+    struct ibv_cq *cq;
+    void *user;
+    while (transport->library->get_cq_event(transport->events, &cq, &user) == 0) {
+        transport->library->ack_cq_events(cq, 1);
+        ((verbs_endpoint_t *)user)->armed = false;
+    }
+}
+
+/* ---------------------------------------------------------------- progress */
+
+static int take_control_events(verbs_transport_t *transport)
+{
+    const quoit_transport_ops_t *ops = transport->control->ops;
+    quoit_event_t event;
+    int done = ops->progress(transport->control);
+    while (ops->next_event(transport->control, &event)) {
+        if (event.type == QUOIT_EVENT_NOTICE) verbs_control_notice(transport, &event);
+        else if (event.type == QUOIT_EVENT_CLOSED) verbs_control_closed(transport, &event);
+        done++;
+    }
+    return done;
+}
+
+/* The timer rings when the earliest connection that is coming has had its time. */
+static void set_timer(verbs_transport_t *transport)
+{
+    uint64_t earliest = CLOCK_NEVER, expirations;
+    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
+        const verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
+        if (endpoint->life == VERBS_COMING && endpoint->deadline < earliest) earliest = endpoint->deadline;
+    }
+    if (earliest == transport->timer_at) return;
+    struct itimerspec at = {.it_value = {.tv_sec = 0}};
+    if (earliest != CLOCK_NEVER) at.it_value = (struct timespec){.tv_sec = (time_t)(earliest / 1000000000u), .tv_nsec = (long)(earliest % 1000000000u) + 1};
+    if (at.it_value.tv_nsec > 999999999) at.it_value.tv_nsec = 999999999;
+    if (timerfd_settime(transport->timer, TFD_TIMER_ABSTIME, &at, NULL) == 0) transport->timer_at = earliest;
+    if (read(transport->timer, &expirations, sizeof expirations) < 0) return; /* nothing had rung */
+}
+
+static int verbs_progress(quoit_transport_t *base)
+{
+    verbs_transport_t *transport = own(base);
+    bool look = transport->woken || transport->coming > 0 || ++transport->turn % LOOK_EVERY == 0;
+    int done = 0;
+    if (look) {
+        transport->woken = false;
+        done += take_control_events(transport);
+        done += take_device_events(transport);
+    }
+    for (list_t *link = transport->endpoints.next, *next; link != &transport->endpoints; link = next) {
+        next = link->next; /* progress frees at most this one */
+        done += verbs_endpoint_progress(container_of(link, verbs_endpoint_t, link));
+    }
+    if (look && (transport->coming > 0 || transport->timer_at != CLOCK_NEVER)) set_timer(transport);
+    return done;
+}
+
+static bool verbs_idle(quoit_transport_t *base)
+{
+    verbs_transport_t *transport = own(base);
+    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next)
+        if (!verbs_endpoint_is_idle(container_of(link, verbs_endpoint_t, link))) return false;
+    return transport->control->ops->idle(transport->control);
+}
+
+/* ---------------------------------------------------------------- sleeping */
+
+static int verbs_descriptor(quoit_transport_t *base) { return own(base)->epoll; }
+
+static quoit_status_t verbs_arm(quoit_transport_t *base)
+{
+    verbs_transport_t *transport = own(base);
+    transport->woken = true;
+    if (!list_is_empty(&transport->eventful)) return QUOIT_ERR_AGAIN;
+    if (transport->control->ops->arm(transport->control) != QUOIT_OK) return QUOIT_ERR_AGAIN;
+    quoit_status_t status = QUOIT_OK;
+    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
+        verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
+        if (endpoint->cq != NULL && !endpoint->armed) endpoint->armed = ibv_req_notify_cq(endpoint->cq, 0) == 0;
+        if (endpoint->cq != NULL && !endpoint->armed) status = QUOIT_ERR_AGAIN;
+        if (endpoint->life == VERBS_STANDING || endpoint->life == VERBS_LEAVING)
+            if (verbs_queues_poll(endpoint) > 0) status = QUOIT_ERR_AGAIN;
+        if (verbs_endpoint_has_work(endpoint)) status = QUOIT_ERR_AGAIN;
+    }
+    if (status != QUOIT_OK) transport->control->ops->disarm(transport->control);
+    return status;
+}
+
+static void verbs_disarm(quoit_transport_t *base)
+{
+    verbs_transport_t *transport = own(base);
+    transport->control->ops->disarm(transport->control);
+    take_completion_events(transport);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static quoit_status_t verbs_reg(quoit_transport_t *base, const void *pointer, size_t length)
+{
+    return verbs_memory_declare(&own(base)->memory, pointer, length);
+}
+
+static void verbs_dereg(quoit_transport_t *base, const void *pointer) { verbs_memory_forget(&own(base)->memory, pointer); }
+
+static quoit_status_t unsupported(void) { return error_set(QUOIT_ERR_UNSUPPORTED, "verbs: a peer's memory cannot be mapped"); }
+
+static quoit_status_t no_share_alloc(quoit_transport_t *transport, size_t length, void **pointer)
+{
+    (void)transport, (void)length, (void)pointer;
+    return unsupported();
+}
+
+static void no_share_free(quoit_transport_t *transport, void *pointer) { (void)transport, (void)pointer; }
+
+static quoit_status_t no_share_root(quoit_transport_t *transport, void **pointer)
+{
+    (void)transport, (void)pointer;
+    return unsupported();
+}
+
+static quoit_status_t no_export(quoit_transport_t *transport, const void *pointer, size_t length, void *handle)
+{
+    (void)transport, (void)pointer, (void)length, (void)handle;
+    return unsupported();
+}
+
+static quoit_status_t no_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
+{
+    (void)endpoint, (void)handle, (void)pointer;
+    return unsupported();
+}
+
+static void no_ring(quoit_endpoint_t *endpoint) { (void)endpoint; }
+
+/* ---------------------------------------------------------------- the table */
+
+static const char *verbs_describe(quoit_endpoint_t *base) { return ((verbs_endpoint_t *)base)->description; }
+
+static void verbs_count(quoit_endpoint_t *base, uint64_t *sent, uint64_t *received)
+{
+    channel_count(((verbs_endpoint_t *)base)->channel, sent, received);
+}
+
+const quoit_transport_ops_t transport_verbs = {
+    .abi = QUOIT_TRANSPORT_ABI,
+    .struct_size = sizeof(quoit_transport_ops_t),
+    .name = "verbs",
+    .flags = QUOIT_TRANSPORT_MESSAGE | QUOIT_TRANSPORT_PUT,
+    .probe = verbs_probe,
+    .open = verbs_open,
+    .close = verbs_close,
+    .listen = verbs_listen,
+    .trust = verbs_trust,
+    .distrust = verbs_distrust,
+    .connect = verbs_connect,
+    .endpoint_status = verbs_endpoint_status,
+    .disconnect = verbs_disconnect,
+    .send = verbs_send,
+    .recv = verbs_recv,
+    .cancel = verbs_cancel,
+    .notify = verbs_notify,
+    .next_event = verbs_next_event,
+    .progress = verbs_progress,
+    .idle = verbs_idle,
+    .descriptor = verbs_descriptor,
+    .arm = verbs_arm,
+    .disarm = verbs_disarm,
+    .reg = verbs_reg,
+    .dereg = verbs_dereg,
+    .share_alloc = no_share_alloc,
+    .share_free = no_share_free,
+    .share_root = no_share_root,
+    .export_memory = no_export,
+    .attach = no_attach,
+    .ring = no_ring,
+    .describe = verbs_describe,
+    .count = verbs_count,
+};

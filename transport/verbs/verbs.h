@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The verbs transport's own types, and what its files offer each other.
+ *
+ *   verbs.c            the table of calls, progress, events, sleeping
+ *   verbs_open.c       settings, opening and closing
+ *   verbs_endpoint.c   an endpoint's life: coming, standing, leaving, ended
+ *   verbs_hello.c      what two endpoints tell each other over the control connection; a parser that trusts nothing
+ *   verbs_queue.c      queue pairs: making them, their states, completions and what their errors mean
+ *   verbs_stream.c     the stream queue pair: a byte pipe out of SENDs into posted buffers, with credit
+ *   verbs_direct.c     the direct queue pair: RDMA writes into granted buffers, and stopping them
+ *   verbs_memory.c     registrations          verbs_device.c   device, port, GID          verbs_library.c   libibverbs at run time
+ *
+ * A connection of two processes is three things. The *control connection* is one of the tcp transport's, used through its table of
+ * calls like any user of it: it listens, proves the job's secret before anything else is read, settles who of two callers stays,
+ * carries the queue pairs' numbers (HELLO) and tells at once when the peer's process ends. The *stream* carries a channel's frames
+ * (transport/framing) just as a socket would. The *direct path* is where the bytes of granted messages are written.
+ * A path of its own, because stopping it is the only way to take back a grant: the queue pair is reset, and a new epoch begins.
+ */
+#ifndef QUOIT_TRANSPORT_VERBS_H
+#define QUOIT_TRANSPORT_VERBS_H
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/table.h"
+#include "transport/framing/channel.h"
+#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_hello.h"
+#include "transport/verbs/verbs_memory.h"
+
+enum {
+    VERBS_BUDGET = 128 * 1024, /* bytes of the stream that one call of progress moves for an endpoint */
+    VERBS_DIRECT_RECVS = 32,   /* ends of messages that may be under way to one side */
+    VERBS_DIRECT_SENDS = 64,   /* writes that may be under way from one side */
+    VERBS_MOST_DEPTH = 1024,
+    VERBS_TEXT_CAPACITY = 256
+};
+
+typedef struct verbs_transport verbs_transport_t;
+typedef struct verbs_endpoint verbs_endpoint_t;
+
+/** A send that is written directly. */
+typedef struct verbs_put {
+    list_t link;
+    const unsigned char *buffer;
+    uint64_t length, posted, address;
+    uint32_t key, token;
+    void *send;             /* the channel's */
+    verbs_region_t *region;
+    uint64_t sequence;      /* of its end among the epoch's; 0: not posted whole */
+    unsigned attempts;      /* epochs that ended in an error while it was the first */
+} verbs_put_t;
+
+/** One posted write. */
+typedef struct verbs_write {
+    verbs_put_t *put; /* NULL: taken back */
+    uint32_t length;
+    bool last;
+} verbs_write_t;
+
+typedef struct verbs_stream {
+    struct ibv_qp *qp;
+    uint32_t psn, limit, inlined; /* limit: bytes of the largest message; inlined: of the largest that is sent inline */
+    unsigned char *memory; /* owned: depth buffers to receive, depth to send */
+    size_t bytes;
+    struct ibv_mr *mr;
+    uint32_t sent, acked;  /* messages, modulo 2^32 */
+    uint32_t unsignalled;
+    uint32_t credits;      /* buffers the peer has posted for us */
+    uint32_t owed;         /* buffers posted anew that the peer does not know of */
+    uint32_t arrived_first, arrived_count, position; /* buffers with bytes to read; bytes read of the first */
+    struct {
+        uint32_t slot, length;
+    } arrived[VERBS_MOST_DEPTH];
+    bool all_signalled; /* leaving: the end must be known to have arrived */
+} verbs_stream_t;
+
+typedef enum verbs_path {
+    VERBS_PATH_DOWN,  /* reset here, and the peer was told; its reset is waited for */
+    VERBS_PATH_READY, /* both have reset; the peer may write already */
+    VERBS_PATH_UP,
+    VERBS_PATH_BROKEN /* no use any more: the endpoint ends */
+} verbs_path_t;
+
+typedef struct verbs_direct {
+    struct ibv_qp *qp;
+    uint32_t psn;
+    verbs_path_t state;
+    uint64_t epoch;
+    uint64_t ends_sent, ends_taken; /* in this epoch: ends of messages posted; taken from the peer */
+    uint32_t credits, peer_recvs, owed;
+    verbs_write_t writes[VERBS_DIRECT_SENDS];
+    uint32_t write_first, write_count, unsignalled;
+    list_t waiting, posted, doubtful, finished, free_puts; /* verbs_put_t */
+    uint32_t late[2 * VERBS_DIRECT_RECVS]; /* tokens that came; told to the channel at a good moment */
+    uint32_t late_count;
+    bool stopping;                /* errors mean nothing now */
+    enum ibv_wc_status error;     /* of a completion in this epoch */
+    unsigned errors;              /* epochs in a row that ended so */
+} verbs_direct_t;
+
+typedef enum verbs_life { VERBS_COMING, VERBS_STANDING, VERBS_PARTED, VERBS_LEAVING, VERBS_ENDED } verbs_life_t;
+
+struct verbs_endpoint {
+    quoit_endpoint_t base;
+    list_t link, eventful;
+    verbs_transport_t *transport;
+    verbs_life_t life;
+    int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
+    bool told; /* the CLOSED event was handed out, or is not wanted */
+    quoit_status_t status; /* ENDED: why */
+    char text[ERROR_TEXT_CAPACITY];
+    char name[VERBS_TEXT_CAPACITY], description[VERBS_TEXT_CAPACITY];
+    channel_t *channel;
+    verbs_limits_t limits;
+    quoit_endpoint_t *control; /* held by one connect; NULL: gone, or not asked for yet */
+    uint64_t job;              /* COMING, and the control connection is still to be asked for: */
+    uint8_t address[QUOIT_ADDRESS_CAPACITY];
+    size_t address_length; /* 0: the peer began */
+    uint64_t deadline;
+    bool hello_sent, hello_came, ready_sent, ready_came;
+    verbs_hello_t peer_hello; /* once hello_came */
+    bool left_early; /* disconnected while coming, with something unsent */
+    struct ibv_cq *cq;
+    bool armed; /* the completion channel will tell of the next completion */
+    verbs_stream_t stream;
+    verbs_direct_t direct;
+    bool retry; /* a queue was full although it should not have been: try again */
+    quoit_status_t broken; /* what progress is to end it with; text in broken_text */
+    char broken_text[ERROR_TEXT_CAPACITY];
+};
+
+typedef struct verbs_options {
+    int timeout, retries;            /* local ACK timeout (4.096 us * 2^timeout), transport retries */
+    int traffic_class, service_level, pkey_index;
+    uint32_t depth, buffer_size;
+    int64_t registration_limit;
+    int connect_ms;
+} verbs_options_t;
+
+struct verbs_transport {
+    quoit_transport_t base;
+    quoit_process_id_t self;
+    char host[VERBS_HOST_CAPACITY];
+    const verbs_library_t *library;
+    verbs_options_t options;
+    verbs_limits_t limits;
+    verbs_candidate_t chosen;
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct ibv_comp_channel *events;
+    verbs_memory_t memory;
+    quoit_transport_t *control; /* a transport of its own: tcp */
+    int epoll, timer;
+    uint64_t timer_at;
+    unsigned turn, coming; /* calls of progress; endpoints that are COMING */
+    bool woken;            /* look at everything at the next progress */
+    table_t *peers;
+    list_t endpoints, eventful;
+    verbs_endpoint_t *last; /* whose event was handed out last */
+};
+
+/* ---- verbs_open.c */
+quoit_status_t verbs_probe(const quoit_transport_environment_t *environment, char *why, size_t capacity);
+quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoit_transport_t **transport);
+void verbs_close(quoit_transport_t *base);
+
+/* ---- verbs_queue.c */
+quoit_status_t verbs_random(uint32_t *value); /* 24 bits */
+/** Completion queue, both queue pairs (states INIT), receives posted. On failure what was made is kept for destroy. */
+quoit_status_t verbs_queues_create(verbs_endpoint_t *endpoint);
+void verbs_queues_destroy(verbs_endpoint_t *endpoint);
+quoit_status_t verbs_queue_init(verbs_endpoint_t *endpoint, struct ibv_qp *qp, bool writable);
+quoit_status_t verbs_queue_connect(verbs_endpoint_t *endpoint, struct ibv_qp *qp, const verbs_hello_t *peer, uint32_t number,
+                                   uint32_t own_psn, uint32_t peer_psn);
+/** State ERR or RESET. */
+quoit_status_t verbs_queue_stop(verbs_endpoint_t *endpoint, struct ibv_qp *qp, enum ibv_qp_state state);
+/** Take completions; number of them. Errors are remembered in the endpoint. */
+int verbs_queues_poll(verbs_endpoint_t *endpoint);
+const char *verbs_completion_meaning(enum ibv_wc_status status);
+
+enum { VERBS_STREAM_RECV = 1, VERBS_STREAM_SEND, VERBS_DIRECT_RECV, VERBS_DIRECT_WRITE };
+static inline uint64_t verbs_work_id(int kind, uint64_t epoch, uint32_t index)
+{
+    return (uint64_t)kind << 56 | (epoch & 0xffffff) << 32 | index;
+}
+
+/* ---- verbs_stream.c */
+extern const pipe_ops_t verbs_stream_ops; /* pipe: verbs_endpoint_t * */
+quoit_status_t verbs_stream_prepare(verbs_endpoint_t *endpoint); /* memory, and its receives */
+void verbs_stream_received(verbs_endpoint_t *endpoint, uint32_t slot, uint32_t length, uint32_t immediate);
+void verbs_stream_sent(verbs_endpoint_t *endpoint, uint32_t index);
+bool verbs_stream_can_write(const verbs_endpoint_t *endpoint);
+/** Give credit back when enough is owed; number of messages sent. */
+int verbs_stream_return_credit(verbs_endpoint_t *endpoint);
+
+/* ---- verbs_direct.c */
+extern const direct_ops_t verbs_direct_ops; /* context: verbs_endpoint_t * */
+void verbs_direct_init(verbs_direct_t *direct);
+quoit_status_t verbs_direct_prepare(verbs_endpoint_t *endpoint); /* receives for ends of messages */
+void verbs_direct_start(verbs_endpoint_t *endpoint);
+void verbs_direct_end_came(verbs_endpoint_t *endpoint, uint32_t token);
+void verbs_direct_written(verbs_endpoint_t *endpoint, uint32_t index);
+/** Tell the channel which messages came whole. To be done before the stream is read: a goodbye there ends what has not come. */
+int verbs_direct_tell(verbs_endpoint_t *endpoint);
+/** Post what can be, tell the channel what went; number of things done. */
+int verbs_direct_progress(verbs_endpoint_t *endpoint);
+bool verbs_direct_has_work(const verbs_endpoint_t *endpoint);
+void verbs_direct_destroy(verbs_endpoint_t *endpoint); /* the queue pair is gone already */
+
+/* ---- verbs_endpoint.c */
+verbs_endpoint_t *verbs_endpoint_create(verbs_transport_t *transport, quoit_process_id_t peer, const char *name, const verbs_limits_t *limits);
+void verbs_endpoint_destroy(verbs_endpoint_t *endpoint);
+verbs_endpoint_t *verbs_endpoint_find(const verbs_transport_t *transport, quoit_process_id_t peer);
+/** Remember this thread's text as the reason why the endpoint is to end; the first counts. */
+void verbs_endpoint_break(verbs_endpoint_t *endpoint, quoit_status_t status);
+int verbs_endpoint_progress(verbs_endpoint_t *endpoint);
+bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint);
+bool verbs_endpoint_is_idle(const verbs_endpoint_t *endpoint);
+void verbs_endpoint_check_parted(verbs_endpoint_t *endpoint);
+void verbs_endpoint_reap(verbs_endpoint_t *endpoint);
+void verbs_endpoint_eventful(verbs_endpoint_t *endpoint);
+/** Events of the control connection. */
+void verbs_control_notice(verbs_transport_t *transport, const quoit_event_t *event);
+void verbs_control_closed(verbs_transport_t *transport, const quoit_event_t *event);
+
+quoit_status_t verbs_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **result);
+quoit_status_t verbs_endpoint_status(quoit_endpoint_t *base);
+void verbs_disconnect(quoit_endpoint_t *base);
+
+#endif

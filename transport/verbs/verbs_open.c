@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening the verbs transport: settings, the device, the control transport; and closing it. */
+#include "base/log.h"
+#include "base/settings.h"
+#include "transport/registry.h"
+#include "transport/verbs/verbs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+enum { FAREWELL_MS = 50 };
+
+/* ---------------------------------------------------------------- settings */
+
+typedef struct reader {
+    const quoit_transport_environment_t *environment;
+    quoit_status_t status; /* of the first value that could not be read */
+} reader_t;
+
+static int64_t read_number(reader_t *reader, const char *name, int64_t fallback, int64_t least, int64_t most, bool size)
+{
+    const char *text = reader->environment->setting(name);
+    int64_t value = fallback;
+    if (reader->status != QUOIT_OK || text == NULL) return fallback;
+    reader->status = size ? parse_size(name, text, least, most, &value) : parse_int(name, text, least, most, &value);
+    return value;
+}
+
+static quoit_status_t read_options(verbs_transport_t *transport, const quoit_transport_environment_t *environment)
+{
+    reader_t reader = {.environment = environment};
+    verbs_options_t *options = &transport->options;
+    int64_t timeout = 20 * 1000000;
+    options->timeout = (int)read_number(&reader, "VERBS_TIMEOUT", 18, 1, 31, false);
+    options->retries = (int)read_number(&reader, "VERBS_RETRY_COUNT", 6, 1, 7, false);
+    options->traffic_class = (int)read_number(&reader, "VERBS_TRAFFIC_CLASS", 0, 0, 255, false);
+    options->service_level = (int)read_number(&reader, "VERBS_SERVICE_LEVEL", 0, 0, 15, false);
+    options->pkey_index = (int)read_number(&reader, "VERBS_PKEY_INDEX", 0, 0, 65535, false);
+    options->depth = (uint32_t)read_number(&reader, "VERBS_DEPTH", 32, 8, VERBS_MOST_DEPTH, false);
+    options->buffer_size = (uint32_t)read_number(&reader, "VERBS_BUFFER_SIZE", 8 << 10, 1 << 10, 64 << 10, true);
+    options->registration_limit = read_number(&reader, "VERBS_REGISTRATION_LIMIT", 4ll << 30, 0, 1ll << 46, true);
+    transport->limits.eager_limit = (uint32_t)read_number(&reader, "EAGER_LIMIT", 8 << 10, 256, 64 << 10, true);
+    transport->limits.eager_pool = (uint32_t)read_number(&reader, "EAGER_POOL", 1 << 20, 64 << 10, 64 << 20, true);
+    transport->limits.segment_size = (uint32_t)read_number(&reader, "SEGMENT_SIZE", 256 << 10, 4 << 10, 4 << 20, true);
+    const char *text = environment->setting("CONNECT_TIMEOUT");
+    if (reader.status == QUOIT_OK && text != NULL) reader.status = parse_duration("CONNECT_TIMEOUT", text, 10000, 600000000, &timeout);
+    options->connect_ms = (int)((timeout + 999) / 1000);
+    return reader.status;
+}
+
+static quoit_status_t read_wish(const quoit_transport_environment_t *environment, verbs_wish_t *wish)
+{
+    reader_t reader = {.environment = environment};
+    *wish = (verbs_wish_t){.device = environment->setting("VERBS_DEVICE"),
+                           .port = (int)read_number(&reader, "VERBS_PORT", 0, 0, 255, false),
+                           .gid_index = (int)read_number(&reader, "VERBS_GID_INDEX", -1, -1, 255, false)};
+    return reader.status;
+}
+
+static quoit_status_t find_device(const quoit_transport_environment_t *environment, const verbs_library_t **library, verbs_candidate_t *chosen)
+{
+    const char *path = environment->setting("VERBS_LIBRARY");
+    verbs_wish_t wish;
+    verbs_candidate_t *all = NULL;
+    int count = 0;
+    quoit_status_t status = read_wish(environment, &wish);
+    if (status == QUOIT_OK) status = verbs_library_open(path != NULL && *path ? path : "libibverbs.so.1", library);
+    if (status == QUOIT_OK) status = verbs_device_scan(*library, &all, &count);
+    if (status == QUOIT_OK) status = verbs_device_choose(all, count, &wish, chosen);
+    free(all);
+    return status;
+}
+
+quoit_status_t verbs_probe(const quoit_transport_environment_t *environment, char *why, size_t capacity)
+{
+    const verbs_library_t *library;
+    verbs_candidate_t chosen;
+    quoit_status_t status = find_device(environment, &library, &chosen);
+    if (status == QUOIT_OK) return QUOIT_OK;
+    if (capacity > 0) snprintf(why, capacity, "%s", error_text());
+    return QUOIT_ERR_NOT_FOUND;
+}
+
+/* ---------------------------------------------------------------- opening */
+
+/* The control connection is one socket, whatever TCP itself uses. */
+static const char *control_setting(const char *name)
+{
+    const char *value;
+    if (strcmp(name, "TCP_SOCKETS") == 0) return "1";
+    return quoit_setting_get(name, &value) == QUOIT_OK ? value : NULL;
+}
+
+/* Python's data loaders fork while memory is registered: without this, older kernels give the child the pages. */
+static void prepare_fork(const verbs_library_t *library)
+{
+    if (library->is_fork_initialized != NULL && library->is_fork_initialized() != IBV_FORK_DISABLED) return;
+    int error = library->fork_init();
+    if (error != 0) log_info("verbs", "ibv_fork_init: %s; a fork while messages move may lose them", strerror(error));
+}
+
+static quoit_status_t watch(const verbs_transport_t *transport, int descriptor)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    if (epoll_ctl(transport->epoll, EPOLL_CTL_ADD, descriptor, &event) == 0) return QUOIT_OK;
+    return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot watch a descriptor");
+}
+
+static quoit_status_t set_nonblocking(int descriptor)
+{
+    int flags = fcntl(descriptor, F_GETFL);
+    if (flags >= 0 && fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) == 0) return QUOIT_OK;
+    return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a descriptor of the device non-blocking");
+}
+
+static quoit_status_t open_device(verbs_transport_t *transport)
+{
+    const verbs_library_t *library = transport->library;
+    prepare_fork(library);
+    transport->context = verbs_device_open(library, transport->chosen.device);
+    if (transport->context == NULL) return error_prefix(QUOIT_ERR_SYSTEM, "verbs");
+    transport->pd = library->alloc_pd(transport->context);
+    if (transport->pd == NULL) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a protection domain on %s", transport->chosen.device);
+    verbs_memory_init(&transport->memory, library, transport->pd, (size_t)transport->options.registration_limit);
+    transport->events = library->create_comp_channel(transport->context);
+    if (transport->events == NULL)
+        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a completion channel on %s", transport->chosen.device);
+    quoit_status_t status = set_nonblocking(transport->events->fd);
+    if (status == QUOIT_OK) status = set_nonblocking(transport->context->async_fd);
+    if (status == QUOIT_OK) status = watch(transport, transport->events->fd);
+    if (status == QUOIT_OK) status = watch(transport, transport->context->async_fd);
+    return status;
+}
+
+static quoit_status_t open_descriptors(verbs_transport_t *transport)
+{
+    transport->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (transport->epoll < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make an epoll set");
+    transport->timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (transport->timer < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a timer");
+    return watch(transport, transport->timer);
+}
+
+static quoit_status_t open_control(verbs_transport_t *transport, const quoit_transport_environment_t *environment)
+{
+    quoit_transport_environment_t own = *environment;
+    own.setting = control_setting;
+    quoit_status_t status = transport_tcp.open(&own, &transport->control);
+    if (status != QUOIT_OK) return error_prefix(status, "verbs: the control connections' transport");
+    return watch(transport, transport_tcp.descriptor(transport->control));
+}
+
+quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoit_transport_t **result)
+{
+    char gid[VERBS_GID_TEXT];
+    verbs_transport_t *transport = calloc(1, sizeof *transport);
+    if (transport == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory to open the transport");
+    transport->base.ops = &transport_verbs;
+    transport->self = environment->self;
+    transport->epoll = transport->timer = -1;
+    transport->timer_at = CLOCK_NEVER;
+    snprintf(transport->host, sizeof transport->host, "%s", environment->host != NULL ? environment->host : "?");
+    list_init(&transport->endpoints);
+    list_init(&transport->eventful);
+    quoit_status_t status = read_options(transport, environment);
+    if (status == QUOIT_OK) status = find_device(environment, &transport->library, &transport->chosen);
+    if (status == QUOIT_OK) status = open_descriptors(transport);
+    if (status == QUOIT_OK) status = open_device(transport);
+    if (status == QUOIT_OK) status = open_control(transport, environment);
+    if (status == QUOIT_OK) status = table_create(&transport->peers);
+    if (status != QUOIT_OK) {
+        verbs_close(&transport->base);
+        return status;
+    }
+    log_info("verbs", "%s port %d, GID index %d: %s %s", transport->chosen.device, transport->chosen.port, transport->chosen.gid_index,
+             verbs_gid_type_name(transport->chosen.type), verbs_gid_text(&transport->chosen.gid, gid));
+    *result = &transport->base;
+    return QUOIT_OK;
+}
+
+/* ---------------------------------------------------------------- closing */
+
+/* What is queued goes out, and is given a moment to arrive: destroying a queue pair takes back what is on its way. */
+static void farewell(verbs_transport_t *transport)
+{
+    uint64_t deadline = clock_deadline(FAREWELL_MS);
+    bool more = true;
+    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
+        verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
+        if (endpoint->life != VERBS_STANDING) continue;
+        endpoint->stream.all_signalled = true;
+        channel_close(endpoint->channel);
+    }
+    while (more && clock_now() < deadline) {
+        more = false;
+        for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
+            verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
+            if (endpoint->broken != QUOIT_OK || (endpoint->life != VERBS_STANDING && endpoint->life != VERBS_LEAVING)) continue;
+            verbs_queues_poll(endpoint);
+            channel_write(endpoint->channel, 0, VERBS_BUDGET);
+            more = more || (channel_status(endpoint->channel) == QUOIT_OK &&
+                            ((channel_wants_write(endpoint->channel, 0) && verbs_stream_can_write(endpoint)) ||
+                             endpoint->stream.sent != endpoint->stream.acked));
+        }
+    }
+}
+
+static void close_device(verbs_transport_t *transport)
+{
+    const verbs_library_t *library = transport->library;
+    if (transport->pd != NULL) verbs_memory_destroy(&transport->memory);
+    if (transport->events != NULL && library->destroy_comp_channel(transport->events) != 0) library->destroy_comp_channel(transport->events);
+    if (transport->pd != NULL && library->dealloc_pd(transport->pd) != 0) library->dealloc_pd(transport->pd);
+    if (transport->context != NULL && library->close_device(transport->context) != 0) library->close_device(transport->context);
+}
+
+void verbs_close(quoit_transport_t *base)
+{
+    verbs_transport_t *transport = (verbs_transport_t *)base;
+    if (transport == NULL) return;
+    farewell(transport);
+    while (!list_is_empty(&transport->endpoints)) verbs_endpoint_destroy(container_of(transport->endpoints.next, verbs_endpoint_t, link));
+    if (transport->control != NULL) transport->control->ops->close(transport->control);
+    close_device(transport);
+    if (transport->timer >= 0) close(transport->timer);
+    if (transport->epoll >= 0) close(transport->epoll);
+    table_destroy(transport->peers);
+    free(transport);
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs and completions. An endpoint has one completion queue, large enough for everything its two queue pairs can ever have
+ * under way, so it cannot overflow. Retries are finite: transport retries and their timeout are settings, and a receiver that is not
+ * ready (which credit excludes) is asked a few times only.
+ */
+#include "transport/verbs/verbs.h"
+
+#include "base/hmac.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { RNR_RETRIES = 6, RNR_TIMER = 14 /* 1 ms */, POLL_AT_ONCE = 16 };
+
+quoit_status_t verbs_random(uint32_t *value)
+{
+    quoit_status_t status = random_bytes(value, sizeof *value);
+    *value &= 0xffffff;
+    return status;
+}
+
+/* ---------------------------------------------------------------- making and states */
+
+quoit_status_t verbs_queue_init(verbs_endpoint_t *endpoint, struct ibv_qp *qp, bool writable)
+{
+    verbs_transport_t *transport = endpoint->transport;
+    struct ibv_qp_attr attributes = {.qp_state = IBV_QPS_INIT,
+                                     .pkey_index = (uint16_t)transport->options.pkey_index,
+                                     .port_num = (uint8_t)transport->chosen.port,
+                                     .qp_access_flags = writable ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_LOCAL_WRITE};
+    int error = transport->library->modify_qp(qp, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: cannot set up a queue pair on %s port %d (P_Key index %d)",
+                                           transport->chosen.device, transport->chosen.port, transport->options.pkey_index);
+    return QUOIT_OK;
+}
+
+quoit_status_t verbs_queue_stop(verbs_endpoint_t *endpoint, struct ibv_qp *qp, enum ibv_qp_state state)
+{
+    struct ibv_qp_attr attributes = {.qp_state = state};
+    int error = endpoint->transport->library->modify_qp(qp, &attributes, IBV_QP_STATE);
+    if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot stop a queue pair", endpoint->name);
+    return QUOIT_OK;
+}
+
+static void address_of(const verbs_transport_t *transport, const verbs_hello_t *peer, struct ibv_ah_attr *address)
+{
+    address->sl = (uint8_t)transport->options.service_level;
+    address->port_num = (uint8_t)transport->chosen.port;
+    address->dlid = peer->lid;
+    /* Ethernet always needs the GID; InfiniBand only between subnets. */
+    address->is_global = transport->chosen.ethernet || memcmp(peer->gid, transport->chosen.gid.raw, 8) != 0;
+    if (!address->is_global) return;
+    memcpy(address->grh.dgid.raw, peer->gid, 16);
+    address->grh.sgid_index = (uint8_t)transport->chosen.gid_index;
+    address->grh.hop_limit = 64;
+    address->grh.traffic_class = (uint8_t)transport->options.traffic_class;
+}
+
+quoit_status_t verbs_queue_connect(verbs_endpoint_t *endpoint, struct ibv_qp *qp, const verbs_hello_t *peer, uint32_t number,
+                                   uint32_t own_psn, uint32_t peer_psn)
+{
+    verbs_transport_t *transport = endpoint->transport;
+    struct ibv_qp_attr receive = {.qp_state = IBV_QPS_RTR,
+                                  .path_mtu = peer->mtu < transport->chosen.mtu ? (enum ibv_mtu)peer->mtu : transport->chosen.mtu,
+                                  .dest_qp_num = number,
+                                  .rq_psn = peer_psn,
+                                  .max_dest_rd_atomic = 1,
+                                  .min_rnr_timer = RNR_TIMER};
+    struct ibv_qp_attr send = {.qp_state = IBV_QPS_RTS,
+                               .timeout = (uint8_t)transport->options.timeout,
+                               .retry_cnt = (uint8_t)transport->options.retries,
+                               .rnr_retry = RNR_RETRIES,
+                               .sq_psn = own_psn,
+                               .max_rd_atomic = 1};
+    address_of(transport, peer, &receive.ah_attr);
+    int error = transport->library->modify_qp(qp, &receive, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+    if (error == 0)
+        error = transport->library->modify_qp(qp, &send, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                                             IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+    if (error == 0) return QUOIT_OK;
+    char text[VERBS_GID_TEXT];
+    union ibv_gid gid;
+    memcpy(gid.raw, peer->gid, sizeof gid.raw);
+    return error_set_errno(QUOIT_ERR_NETWORK, error,
+                           "verbs: %s: cannot connect a queue pair from %s port %d to GID %s (is that address reachable from this device's network?)",
+                           endpoint->name, transport->chosen.device, transport->chosen.port, verbs_gid_text(&gid, text));
+}
+
+static struct ibv_qp *make_queue(verbs_endpoint_t *endpoint, uint32_t sends, uint32_t recvs, uint32_t inlined)
+{
+    verbs_transport_t *transport = endpoint->transport;
+    struct ibv_qp_init_attr attributes = {.qp_context = endpoint,
+                                          .send_cq = endpoint->cq,
+                                          .recv_cq = endpoint->cq,
+                                          .qp_type = IBV_QPT_RC,
+                                          .cap = {.max_send_wr = sends, .max_recv_wr = recvs, .max_send_sge = 1, .max_recv_sge = 1,
+                                                  .max_inline_data = inlined}};
+    struct ibv_qp *qp = transport->library->create_qp(transport->pd, &attributes);
+    if (qp == NULL && inlined > 0) { /* a device that has no inline sends */
+        attributes.cap.max_inline_data = 0;
+        qp = transport->library->create_qp(transport->pd, &attributes);
+    }
+    if (qp == NULL)
+        error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: %s: cannot make a queue pair of %u sends and %u receives on %s", endpoint->name,
+                        sends, recvs, transport->chosen.device);
+    else if (inlined > 0)
+        endpoint->stream.inlined = attributes.cap.max_inline_data;
+    return qp;
+}
+
+quoit_status_t verbs_queues_create(verbs_endpoint_t *endpoint)
+{
+    verbs_transport_t *transport = endpoint->transport;
+    uint32_t depth = transport->options.depth;
+    int entries = (int)(2 * depth + 2 * (VERBS_DIRECT_SENDS + VERBS_DIRECT_RECVS)); /* twice the direct path: two epochs may meet */
+    endpoint->cq = transport->library->create_cq(transport->context, entries, endpoint, transport->events, 0);
+    if (endpoint->cq == NULL)
+        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: %s: cannot make a completion queue of %d entries", endpoint->name, entries);
+    endpoint->stream.qp = make_queue(endpoint, depth, depth, 220);
+    if (endpoint->stream.qp == NULL) return QUOIT_ERR_SYSTEM;
+    endpoint->direct.qp = make_queue(endpoint, VERBS_DIRECT_SENDS, VERBS_DIRECT_RECVS, 0);
+    if (endpoint->direct.qp == NULL) return QUOIT_ERR_SYSTEM;
+    quoit_status_t status = verbs_random(&endpoint->stream.psn);
+    if (status == QUOIT_OK) status = verbs_random(&endpoint->direct.psn);
+    if (status == QUOIT_OK) status = verbs_queue_init(endpoint, endpoint->stream.qp, false);
+    if (status == QUOIT_OK) status = verbs_queue_init(endpoint, endpoint->direct.qp, true);
+    if (status == QUOIT_OK) status = verbs_stream_prepare(endpoint);
+    if (status == QUOIT_OK) status = verbs_direct_prepare(endpoint);
+    return status;
+}
+
+/* What cannot be destroyed is told; an interrupted call succeeds the second time. */
+static void told(const char *what, int error)
+{
+    if (error != 0) log_warn("verbs", "cannot destroy %s: %s", what, strerror(error));
+}
+
+void verbs_queues_destroy(verbs_endpoint_t *endpoint)
+{
+    const verbs_library_t *library = endpoint->transport->library;
+    struct ibv_qp **queues[] = {&endpoint->direct.qp, &endpoint->stream.qp};
+    for (int i = 0; i < 2; i++) {
+        if (*queues[i] != NULL && library->destroy_qp(*queues[i]) != 0) told("a queue pair", library->destroy_qp(*queues[i]));
+        *queues[i] = NULL;
+    }
+    if (endpoint->cq != NULL && library->destroy_cq(endpoint->cq) != 0) told("a completion queue", library->destroy_cq(endpoint->cq));
+    endpoint->cq = NULL;
+    struct ibv_mr *mr = endpoint->stream.mr;
+    if (mr != NULL && library->dereg_mr(mr) != 0) told("a registration", library->dereg_mr(mr));
+    endpoint->stream.mr = NULL;
+}
+
+/* ---------------------------------------------------------------- completions */
+
+const char *verbs_completion_meaning(enum ibv_wc_status status)
+{
+    switch (status) {
+    case IBV_WC_SUCCESS: return "success";
+    case IBV_WC_LOC_LEN_ERR: return "a message was longer than the buffer posted for it";
+    case IBV_WC_LOC_QP_OP_ERR: return "the local queue pair refused the operation";
+    case IBV_WC_LOC_PROT_ERR: return "local memory is not registered for it (was it unmapped during the transfer?)";
+    case IBV_WC_WR_FLUSH_ERR: return "the queue pair had failed before";
+    case IBV_WC_BAD_RESP_ERR: return "the peer's device answered with something unexpected";
+    case IBV_WC_LOC_ACCESS_ERR: return "the peer wrote where it may not";
+    case IBV_WC_REM_INV_REQ_ERR: return "the peer's device rejected the request";
+    case IBV_WC_REM_ACCESS_ERR: return "the peer's memory is not open to it (any more)";
+    case IBV_WC_REM_OP_ERR: return "the peer's device failed to do it";
+    case IBV_WC_RETRY_EXC_ERR: return "the peer's device does not answer: its process died, its host is down, or the link to it is cut";
+    case IBV_WC_RNR_RETRY_EXC_ERR: return "the peer had no buffer ready";
+    case IBV_WC_REM_ABORT_ERR: return "the peer's device aborted it";
+    case IBV_WC_FATAL_ERR: return "the device failed";
+    case IBV_WC_RESP_TIMEOUT_ERR: return "the peer's device did not answer in time";
+    default: return "an error of the device";
+    }
+}
+
+static quoit_status_t status_of(enum ibv_wc_status status)
+{
+    switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+    case IBV_WC_RESP_TIMEOUT_ERR: return QUOIT_ERR_NETWORK;
+    case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_LOC_LEN_ERR: return QUOIT_ERR_PROTOCOL;
+    default: return QUOIT_ERR_SYSTEM;
+    }
+}
+
+static void stream_failed(verbs_endpoint_t *endpoint, const struct ibv_wc *completion)
+{
+    const verbs_options_t *options = &endpoint->transport->options;
+    verbs_endpoint_break(endpoint, error_set(status_of(completion->status),
+                                             "verbs: %s (%s): %s failed: %s (completion status %d, vendor %u; retries %d, QUOIT_VERBS_TIMEOUT %d)",
+                                             endpoint->name, endpoint->description, completion->wr_id >> 56 == VERBS_STREAM_RECV ? "a receive" : "a send",
+                                             verbs_completion_meaning(completion->status), completion->status, completion->vendor_err,
+                                             options->retries, options->timeout));
+}
+
+static void direct_failed(verbs_direct_t *direct, enum ibv_wc_status status)
+{
+    if (direct->stopping || direct->state == VERBS_PATH_DOWN || direct->state == VERBS_PATH_BROKEN) return;
+    if (direct->error == IBV_WC_SUCCESS || direct->error == IBV_WC_WR_FLUSH_ERR) direct->error = status;
+}
+
+static void completed(verbs_endpoint_t *endpoint, const struct ibv_wc *completion)
+{
+    int kind = (int)(completion->wr_id >> 56);
+    uint32_t index = (uint32_t)completion->wr_id;
+    bool good = completion->status == IBV_WC_SUCCESS;
+    bool is_direct = kind == VERBS_DIRECT_RECV || kind == VERBS_DIRECT_WRITE;
+    if (is_direct && ((completion->wr_id >> 32) & 0xffffff) != (endpoint->direct.epoch & 0xffffff)) return; /* of a path that is no more */
+    if (!good && is_direct)
+        direct_failed(&endpoint->direct, completion->status);
+    else if (!good)
+        stream_failed(endpoint, completion);
+    else if (kind == VERBS_STREAM_RECV)
+        verbs_stream_received(endpoint, index, completion->byte_len, be32toh(completion->imm_data));
+    else if (kind == VERBS_STREAM_SEND)
+        verbs_stream_sent(endpoint, index);
+    else if (kind == VERBS_DIRECT_RECV)
+        verbs_direct_end_came(endpoint, be32toh(completion->imm_data));
+    else
+        verbs_direct_written(endpoint, index);
+}
+
+int verbs_queues_poll(verbs_endpoint_t *endpoint)
+{
+    struct ibv_wc completions[POLL_AT_ONCE];
+    int total = 0, count = POLL_AT_ONCE;
+    while (endpoint->cq != NULL && count == POLL_AT_ONCE) {
+        count = ibv_poll_cq(endpoint->cq, POLL_AT_ONCE, completions);
+        if (count < 0) {
+            verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_SYSTEM, "verbs: %s: the completion queue of %s failed", endpoint->name,
+                                                     endpoint->transport->chosen.device));
+            return total + 1;
+        }
+        for (int i = 0; i < count; i++) completed(endpoint, &completions[i]);
+        total += count;
+    }
+    return total;
+}
