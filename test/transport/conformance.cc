@@ -362,17 +362,26 @@ namespace {
 const bool prepared = [] {
     setenv("QUOIT_TRANSPORT_PLUGIN", PLUGIN_FOLDER "/plugin_pipe.so", 1);
     setenv("QUOIT_INTERFACE", "lo", 0);
+#ifdef FAKE_VERBS
+    setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 0); /* the user may name the real one */
+#endif
     return true;
 }();
 
+#ifdef FAKE_VERBS
+#define VERBS_SUBJECT(form) , {"verbs", Form::form}
+#else /* built without the headers of libibverbs */
+#define VERBS_SUBJECT(form)
+#endif
+
 const Subject all[] = {{"self", Form::threads},   {"shm", Form::threads},   {"shm", Form::processes},  {"tcp", Form::threads},
-                       {"tcp", Form::processes},  {"pipes", Form::threads}, {"pipes", Form::processes},
-                       {"ucx", Form::threads},    {"ucx", Form::processes}};
-const Subject pairs[] = {{"shm", Form::threads},   {"shm", Form::processes},   {"tcp", Form::threads},
+                       {"tcp", Form::processes},  {"pipes", Form::threads}, {"pipes", Form::processes}, {"ucx", Form::threads},
+                       {"ucx", Form::processes} VERBS_SUBJECT(threads) VERBS_SUBJECT(processes)};
+const Subject pairs[] = {{"shm", Form::threads},   {"shm", Form::processes}, {"tcp", Form::threads},
                          {"tcp", Form::processes}, {"pipes", Form::threads}, {"pipes", Form::processes},
-                         {"ucx", Form::threads},   {"ucx", Form::processes}};
+                         {"ucx", Form::threads},   {"ucx", Form::processes} VERBS_SUBJECT(threads) VERBS_SUBJECT(processes)};
 const Subject processes[] = {{"shm", Form::processes}, {"tcp", Form::processes}, {"pipes", Form::processes},
-                             {"ucx", Form::processes}};
+                             {"ucx", Form::processes} VERBS_SUBJECT(processes)};
 const Subject mapped[] = {{"shm", Form::threads}, {"shm", Form::processes}};
 
 } // namespace

@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake libibverbs: see fake_verbs.h. Functions of libibverbs, in the order of its header, and the orders a test can give. */
+#include "fake_internal.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#undef ibv_reg_mr
+#undef ibv_query_port
+
+fake_state_t fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .contexts = {&fake.contexts, &fake.contexts}, .mrs = {&fake.mrs, &fake.mrs},
+                     .qps = {&fake.qps, &fake.qps}, .next_key = 100, .next_qpn = 10};
+
+/* ---------------------------------------------------------------- counting and failing */
+
+enum { COUNTERS = 64 };
+
+static struct {
+    pthread_mutex_t lock;
+    struct {
+        char name[32];
+        long value;
+    } all[COUNTERS];
+} counters = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static long *counter(const char *name)
+{
+    int at = 0;
+    while (at < COUNTERS - 1 && counters.all[at].name[0] && strcmp(counters.all[at].name, name) != 0) at++;
+    snprintf(counters.all[at].name, sizeof counters.all[at].name, "%s", name);
+    return &counters.all[at].value;
+}
+
+void fake_count(const char *name, long change)
+{
+    pthread_mutex_lock(&counters.lock);
+    *counter(name) += change;
+    pthread_mutex_unlock(&counters.lock);
+}
+
+unsigned long fake_verbs_count(const char *name)
+{
+    pthread_mutex_lock(&counters.lock);
+    unsigned long value = (unsigned long)*counter(name);
+    pthread_mutex_unlock(&counters.lock);
+    return value;
+}
+
+bool fake_call_fails(const char *name)
+{
+    pthread_mutex_lock(&counters.lock);
+    ++*counter(name);
+    bool fails = fake.failing.n > 0 && strcmp(fake.failing.name, name) == 0 && --fake.failing.n == 0;
+    int error = (int)fake.failing.error;
+    pthread_mutex_unlock(&counters.lock);
+    if (fails) errno = error;
+    return fails;
+}
+
+static bool is_object(const char *name)
+{
+    static const char *const objects[] = {"context", "pd", "mr", "cq", "qp", "channel"};
+    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
+        if (strcmp(objects[i], name) == 0) return true;
+    return false;
+}
+
+void fake_verbs_calm(void)
+{
+    pthread_mutex_lock(&counters.lock);
+    fake.failing.n = 0;
+    for (int i = 0; i < COUNTERS; i++)
+        if (!is_object(counters.all[i].name)) counters.all[i].value = 0;
+    pthread_mutex_unlock(&counters.lock);
+    pthread_mutex_lock(&fake.lock);
+    fake.failing_work.n = 0;
+    fake.cut = false;
+    atomic_store(&fake.delay, 0);
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_verbs_fail_call(const char *name, unsigned n, int error)
+{
+    pthread_mutex_lock(&counters.lock);
+    snprintf(fake.failing.name, sizeof fake.failing.name, "%s", name);
+    fake.failing.error = (unsigned)error;
+    fake.failing.n = n;
+    pthread_mutex_unlock(&counters.lock);
+}
+
+void fake_verbs_fail_work(const char *name, unsigned n, int status)
+{
+    bool write = strcmp(name, "write") == 0;
+    pthread_mutex_lock(&fake.lock);
+    fake.failing_work.first = write ? IBV_WR_RDMA_WRITE : IBV_WR_SEND;
+    fake.failing_work.second = write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND_WITH_IMM;
+    fake.failing_work.n = n;
+    fake.failing_work.status = (unsigned)status;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_verbs_delay(unsigned microseconds) { atomic_store(&fake.delay, microseconds); }
+
+void fake_verbs_cut(int cut)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.cut = cut != 0;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_verbs_break_device(void)
+{
+    const uint64_t one = 1;
+    pthread_mutex_lock(&fake.lock);
+    for (list_t *link = fake.contexts.next; link != &fake.contexts; link = link->next) {
+        fake_context_t *context = container_of(link, fake_context_t, link);
+        context->events++;
+        if (write(context->base.async_fd, &one, sizeof one) < 0) fake_count("misuse", 1);
+    }
+    pthread_mutex_unlock(&fake.lock);
+}
+
+/* ---------------------------------------------------------------- devices */
+
+static struct ibv_device device = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "fake0"};
+
+struct ibv_device **ibv_get_device_list(int *count)
+{
+    if (fake_call_fails("get_device_list")) return NULL;
+    struct ibv_device **list = calloc(2, sizeof *list);
+    list[0] = &device;
+    if (count != NULL) *count = 1;
+    return list;
+}
+
+void ibv_free_device_list(struct ibv_device **list) { free(list); }
+const char *ibv_get_device_name(struct ibv_device *one) { return one->name; }
+
+static int post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_send_wr **bad);
+static int post_recv(struct ibv_qp *base, struct ibv_recv_wr *work, struct ibv_recv_wr **bad);
+static int poll_cq(struct ibv_cq *base, int count, struct ibv_wc *completions);
+static int req_notify_cq(struct ibv_cq *base, int solicited);
+
+struct ibv_context *ibv_open_device(struct ibv_device *one)
+{
+    if (fake_call_fails("open_device")) return NULL;
+    fake_context_t *context = calloc(1, sizeof *context);
+    context->base.device = one;
+    context->base.ops.post_send = post_send;
+    context->base.ops.post_recv = post_recv;
+    context->base.ops.poll_cq = poll_cq;
+    context->base.ops.req_notify_cq = req_notify_cq;
+    context->base.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+    context->base.cmd_fd = -1;
+    pthread_mutex_lock(&fake.lock);
+    list_append(&fake.contexts, &context->link);
+    pthread_mutex_unlock(&fake.lock);
+    fake_count("context", 1);
+    return &context->base;
+}
+
+int ibv_close_device(struct ibv_context *base)
+{
+    if (fake_call_fails("close_device")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    list_remove(&container_of(base, fake_context_t, base)->link);
+    pthread_mutex_unlock(&fake.lock);
+    close(base->async_fd);
+    free(base);
+    fake_count("context", -1);
+    return 0;
+}
+
+int ibv_get_async_event(struct ibv_context *base, struct ibv_async_event *event)
+{
+    uint64_t one;
+    if (read(base->async_fd, &one, sizeof one) != sizeof one) return -1;
+    pthread_mutex_lock(&fake.lock);
+    container_of(base, fake_context_t, base)->events--;
+    pthread_mutex_unlock(&fake.lock);
+    *event = (struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL};
+    return 0;
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event) { (void)event; }
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attributes)
+{
+    (void)context;
+    if (fake_call_fails("query_device")) return errno;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->phys_port_cnt = 1;
+    attributes->max_qp = 1000;
+    attributes->max_qp_wr = 4096;
+    attributes->max_cqe = 65536;
+    return 0;
+}
+
+int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *compatible)
+{
+    struct ibv_port_attr *attributes = (struct ibv_port_attr *)(void *)compatible;
+    (void)context;
+    if (fake_call_fails("query_port") || port != 1) return port == 1 ? errno : EINVAL;
+    attributes->state = IBV_PORT_ACTIVE;
+    attributes->max_mtu = attributes->active_mtu = IBV_MTU_1024;
+    attributes->gid_tbl_len = 8;
+    attributes->max_msg_sz = 1u << 30;
+    attributes->active_width = 1;
+    attributes->active_speed = 1;
+    attributes->link_layer = IBV_LINK_LAYER_ETHERNET;
+    return 0;
+}
+
+/* 0 and 1: link-local, RoCE v1 and v2; 2 and 3: 10.x.x.x, likewise; the others are empty. */
+int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
+{
+    uint32_t address = fake_network_address();
+    (void)context, (void)port;
+    if (fake_call_fails("query_gid")) return -1;
+    memset(gid, 0, sizeof *gid);
+    if (index > 3) return 0;
+    if (index < 2) gid->raw[0] = 0xfe, gid->raw[1] = 0x80;
+    else gid->raw[10] = gid->raw[11] = 0xff;
+    gid->raw[12] = 10;
+    for (int i = 0; i < 3; i++) gid->raw[13 + i] = (uint8_t)(address >> (16 - 8 * i));
+    return 0;
+}
+
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags, size_t size)
+{
+    (void)flags, (void)size;
+    if (index > 3) return ENODATA;
+    if (ibv_query_gid(context, (uint8_t)port, (int)index, &entry->gid) != 0) return errno;
+    entry->gid_index = index;
+    entry->port_num = port;
+    entry->gid_type = index % 2 == 0 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+    return 0;
+}
+
+int ibv_fork_init(void) { return fake_call_fails("fork_init") ? errno : 0; }
+
+/* ---------------------------------------------------------------- memory */
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+    if (fake_call_fails("alloc_pd")) return NULL;
+    int error = fake_network_start();
+    if (error != 0) {
+        errno = error;
+        return NULL;
+    }
+    struct ibv_pd *pd = calloc(1, sizeof *pd);
+    pd->context = context;
+    fake_count("pd", 1);
+    return pd;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+    if (fake_call_fails("dealloc_pd")) return errno;
+    fake_network_stop();
+    free(pd);
+    fake_count("pd", -1);
+    return 0;
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
+{
+    if (fake_call_fails("reg_mr")) return NULL;
+    fake_mr_t *mr = calloc(1, sizeof *mr);
+    pthread_mutex_lock(&fake.lock);
+    uint32_t key = ++fake.next_key;
+    mr->base = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = key, .rkey = key};
+    mr->access = access;
+    list_append(&fake.mrs, &mr->link);
+    pthread_mutex_unlock(&fake.lock);
+    fake_count("mr", 1);
+    return &mr->base;
+}
+
+int ibv_dereg_mr(struct ibv_mr *base)
+{
+    fake_mr_t *mr = container_of(base, fake_mr_t, base);
+    if (fake_call_fails("dereg_mr")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    list_remove(&mr->link);
+    pthread_mutex_unlock(&fake.lock);
+    free(mr);
+    fake_count("mr", -1);
+    return 0;
+}
+
+fake_mr_t *fake_mr_find(uint32_t key)
+{
+    for (list_t *link = fake.mrs.next; link != &fake.mrs; link = link->next)
+        if (container_of(link, fake_mr_t, link)->base.lkey == key) return container_of(link, fake_mr_t, link);
+    return NULL;
+}
+
+bool fake_mr_covers(const fake_mr_t *mr, uint64_t address, uint32_t length)
+{
+    uint64_t base = (uintptr_t)mr->base.addr;
+    return address >= base && length <= mr->base.length && address - base <= mr->base.length - length;
+}
+
+/* ---------------------------------------------------------------- completion queues */
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+{
+    if (fake_call_fails("create_comp_channel")) return NULL;
+    fake_channel_t *channel = calloc(1, sizeof *channel);
+    channel->base.context = context;
+    channel->base.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+    list_init(&channel->cqs);
+    fake_count("channel", 1);
+    return &channel->base;
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *base)
+{
+    if (fake_call_fails("destroy_comp_channel")) return errno;
+    if (base->refcnt > 0) {
+        fake_count("misuse", 1);
+        return EBUSY;
+    }
+    close(base->fd);
+    free(base);
+    fake_count("channel", -1);
+    return 0;
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *user, struct ibv_comp_channel *channel, int vector)
+{
+    (void)vector;
+    if (fake_call_fails("create_cq")) return NULL;
+    fake_cq_t *cq = calloc(1, sizeof *cq);
+    cq->base = (struct ibv_cq){.context = context, .channel = channel, .cq_context = user, .cqe = entries};
+    cq->channel = container_of(channel, fake_channel_t, base);
+    cq->capacity = (unsigned)entries;
+    cq->entries = calloc(cq->capacity, sizeof *cq->entries);
+    list_init(&cq->waiting);
+    channel->refcnt++;
+    fake_count("cq", 1);
+    return &cq->base;
+}
+
+int ibv_destroy_cq(struct ibv_cq *base)
+{
+    fake_cq_t *cq = container_of(base, fake_cq_t, base);
+    uint64_t one;
+    if (fake_call_fails("destroy_cq")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    if (cq->got != cq->acknowledged) fake_count("misuse", 1); /* the real one would wait for ever */
+    if (!list_is_empty(&cq->waiting) && read(cq->channel->base.fd, &one, sizeof one) < 0) fake_count("misuse", 1);
+    list_remove(&cq->waiting);
+    cq->channel->base.refcnt--;
+    pthread_mutex_unlock(&fake.lock);
+    free(cq->entries);
+    free(cq);
+    fake_count("cq", -1);
+    return 0;
+}
+
+void fake_cq_push(struct ibv_cq *base, const struct ibv_wc *completion)
+{
+    const uint64_t one = 1;
+    fake_cq_t *cq = container_of(base, fake_cq_t, base);
+    if (cq->count == cq->capacity) {
+        fake_count("overflow", 1);
+        return;
+    }
+    cq->entries[(cq->first + cq->count++) % cq->capacity] = *completion;
+    if (!cq->armed) return;
+    cq->armed = false;
+    if (!list_is_empty(&cq->waiting)) return;
+    list_append(&cq->channel->cqs, &cq->waiting);
+    if (write(cq->channel->base.fd, &one, sizeof one) < 0) fake_count("misuse", 1);
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *base, struct ibv_cq **result, void **user)
+{
+    uint64_t one;
+    if (fake_call_fails("get_cq_event") || read(base->fd, &one, sizeof one) != sizeof one) return -1;
+    pthread_mutex_lock(&fake.lock);
+    list_t *link = list_pop(&container_of(base, fake_channel_t, base)->cqs);
+    fake_cq_t *cq = link != NULL ? container_of(link, fake_cq_t, waiting) : NULL;
+    if (cq != NULL) cq->got++;
+    pthread_mutex_unlock(&fake.lock);
+    if (cq == NULL) return -1;
+    *result = &cq->base;
+    *user = cq->base.cq_context;
+    return 0;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *base, unsigned count)
+{
+    pthread_mutex_lock(&fake.lock);
+    container_of(base, fake_cq_t, base)->acknowledged += count;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+static int poll_cq(struct ibv_cq *base, int count, struct ibv_wc *completions)
+{
+    fake_cq_t *cq = container_of(base, fake_cq_t, base);
+    int taken = 0;
+    if (fake_call_fails("poll_cq")) return -1;
+    pthread_mutex_lock(&fake.lock);
+    for (; taken < count && cq->count > 0; taken++) {
+        completions[taken] = cq->entries[cq->first];
+        cq->first = (cq->first + 1) % cq->capacity;
+        cq->count--;
+    }
+    pthread_mutex_unlock(&fake.lock);
+    return taken;
+}
+
+static int req_notify_cq(struct ibv_cq *base, int solicited)
+{
+    (void)solicited;
+    if (fake_call_fails("req_notify_cq")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    container_of(base, fake_cq_t, base)->armed = true;
+    pthread_mutex_unlock(&fake.lock);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- queue pairs */
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes)
+{
+    if (fake_call_fails("create_qp")) return NULL;
+    fake_qp_t *qp = calloc(1, sizeof *qp);
+    qp->cap = attributes->cap;
+    qp->sends = calloc(qp->cap.max_send_wr, sizeof *qp->sends);
+    qp->recvs = calloc(qp->cap.max_recv_wr, sizeof *qp->recvs);
+    qp->state = IBV_QPS_RESET;
+    pthread_mutex_lock(&fake.lock);
+    qp->base = (struct ibv_qp){.context = pd->context, .qp_context = attributes->qp_context, .pd = pd, .send_cq = attributes->send_cq,
+                               .recv_cq = attributes->recv_cq, .qp_num = ++fake.next_qpn, .qp_type = attributes->qp_type};
+    list_append(&fake.qps, &qp->link);
+    pthread_mutex_unlock(&fake.lock);
+    if (attributes->cap.max_inline_data > FAKE_INLINE) fake_count("misuse", 1);
+    fake_count("qp", 1);
+    return &qp->base;
+}
+
+/* RESET and destruction take the completions along. */
+static void forget_completions(struct ibv_cq *base, uint32_t number)
+{
+    fake_cq_t *cq = container_of(base, fake_cq_t, base);
+    unsigned kept = 0;
+    for (unsigned i = 0; i < cq->count; i++) {
+        struct ibv_wc *entry = &cq->entries[(cq->first + i) % cq->capacity];
+        if (entry->qp_num != number) cq->entries[(cq->first + kept++) % cq->capacity] = *entry;
+    }
+    cq->count = kept;
+}
+
+static void clear(fake_qp_t *qp)
+{
+    qp->send_count = qp->recv_count = 0;
+    qp->started = qp->waits = false;
+    qp->answer.wanted = false;
+    qp->received = 0;
+    forget_completions(qp->base.send_cq, qp->base.qp_num);
+    forget_completions(qp->base.recv_cq, qp->base.qp_num);
+}
+
+void fake_qp_fail(fake_qp_t *qp)
+{
+    qp->state = IBV_QPS_ERR;
+    qp->started = qp->waits = false;
+    for (; qp->send_count > 0; qp->send_count--) {
+        struct ibv_wc completion = {.wr_id = qp->sends[qp->send_first].id, .status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->base.qp_num};
+        fake_cq_push(qp->base.send_cq, &completion);
+        qp->send_first = (qp->send_first + 1) % qp->cap.max_send_wr;
+    }
+    for (; qp->recv_count > 0; qp->recv_count--) {
+        struct ibv_wc completion = {.wr_id = qp->recvs[qp->recv_first].id, .status = IBV_WC_WR_FLUSH_ERR, .qp_num = qp->base.qp_num};
+        fake_cq_push(qp->base.recv_cq, &completion);
+        qp->recv_first = (qp->recv_first + 1) % qp->cap.max_recv_wr;
+    }
+}
+
+static int change_state(fake_qp_t *qp, const struct ibv_qp_attr *attributes)
+{
+    switch (attributes->qp_state) {
+    case IBV_QPS_RESET: clear(qp); break;
+    case IBV_QPS_ERR: fake_qp_fail(qp); break;
+    case IBV_QPS_INIT:
+        if (qp->state != IBV_QPS_RESET) return EINVAL;
+        break;
+    case IBV_QPS_RTR:
+        if (qp->state != IBV_QPS_INIT) return EINVAL;
+        qp->peer_qpn = attributes->dest_qp_num;
+        qp->expected = attributes->rq_psn;
+        qp->peer_address = 0;
+        for (int i = 13; i < 16; i++) qp->peer_address = qp->peer_address << 8 | attributes->ah_attr.grh.dgid.raw[i];
+        break;
+    case IBV_QPS_RTS:
+        if (qp->state != IBV_QPS_RTR) return EINVAL;
+        qp->psn = attributes->sq_psn;
+        qp->retries = attributes->retry_cnt;
+        qp->rnr_retries = attributes->rnr_retry;
+        break;
+    default: return EINVAL;
+    }
+    qp->state = attributes->qp_state;
+    return 0;
+}
+
+int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attributes, int mask)
+{
+    (void)mask;
+    if (fake_call_fails("modify_qp")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    int error = change_state(container_of(base, fake_qp_t, base), attributes);
+    pthread_mutex_unlock(&fake.lock);
+    if (error != 0) fake_count("misuse", 1);
+    return error;
+}
+
+int ibv_destroy_qp(struct ibv_qp *base)
+{
+    fake_qp_t *qp = container_of(base, fake_qp_t, base);
+    if (fake_call_fails("destroy_qp")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    clear(qp);
+    list_remove(&qp->link);
+    pthread_mutex_unlock(&fake.lock);
+    free(qp->sends);
+    free(qp->recvs);
+    free(qp);
+    fake_count("qp", -1);
+    return 0;
+}
+
+static int post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_send_wr **bad)
+{
+    fake_qp_t *qp = container_of(base, fake_qp_t, base);
+    *bad = work;
+    if (fake_call_fails("post_send")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    bool full = qp->send_count == qp->cap.max_send_wr;
+    if (full || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_ERR)) {
+        pthread_mutex_unlock(&fake.lock);
+        fake_count("misuse", 1);
+        return full ? ENOMEM : EINVAL;
+    }
+    fake_work_t *entry = &qp->sends[(qp->send_first + qp->send_count++) % qp->cap.max_send_wr];
+    uint32_t length = work->num_sge > 0 ? work->sg_list->length : 0;
+    *entry = (fake_work_t){.id = work->wr_id, .opcode = work->opcode, .signalled = work->send_flags & IBV_SEND_SIGNALED, .length = length,
+                           .immediate = work->imm_data, .remote = work->wr.rdma.remote_addr, .remote_key = work->wr.rdma.rkey,
+                           .key = length > 0 ? work->sg_list->lkey : 0,
+                           .data = length > 0 ? (unsigned char *)(uintptr_t)work->sg_list->addr : NULL};
+    if ((work->send_flags & IBV_SEND_INLINE) && length > 0) {
+        memcpy(entry->copy, entry->data, length);
+        entry->data = entry->copy;
+    }
+    if (qp->state == IBV_QPS_ERR) fake_qp_fail(qp);
+    else fake_network_serve(qp);
+    pthread_mutex_unlock(&fake.lock);
+    fake_network_wake();
+    return 0;
+}
+
+static int post_recv(struct ibv_qp *base, struct ibv_recv_wr *work, struct ibv_recv_wr **bad)
+{
+    fake_qp_t *qp = container_of(base, fake_qp_t, base);
+    *bad = work;
+    if (fake_call_fails("post_recv")) return errno;
+    pthread_mutex_lock(&fake.lock);
+    bool full = qp->recv_count == qp->cap.max_recv_wr;
+    if (!full && qp->state != IBV_QPS_RESET) {
+        bool place = work->num_sge > 0;
+        qp->recvs[(qp->recv_first + qp->recv_count++) % qp->cap.max_recv_wr] =
+            (fake_recv_t){.id = work->wr_id, .length = place ? work->sg_list->length : 0,
+                          .data = place ? (unsigned char *)(uintptr_t)work->sg_list->addr : NULL};
+    }
+    if (qp->state == IBV_QPS_ERR) fake_qp_fail(qp);
+    bool wrong = full || qp->state == IBV_QPS_RESET;
+    pthread_mutex_unlock(&fake.lock);
+    if (wrong) fake_count("misuse", 1);
+    return wrong ? ENOMEM : 0;
+}

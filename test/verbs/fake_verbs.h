@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A libibverbs of the tests' own: the shared object libibverbs.so.1 in the build folder, with one device (fake0) whose network is
+ * datagrams between processes of this machine (and within one). RC queue pairs with SEND and RDMA WRITE, with and without immediate,
+ * memory keys that are checked, completion channels, asynchronous events, retries that end. It is strict where devices are: a write after
+ * the queue pair was reset goes nowhere, RESET takes the queue pair's completions with it, keys of unregistered memory are refused.
+ *
+ *   fake_verbs.c       devices, objects, the functions of libibverbs         fake_network.c   the network and its thread
+ *
+ * A test finds the functions below with dlsym in the object that the library under test has opened. All are for this process.
+ */
+#ifndef QUOIT_TEST_FAKE_VERBS_H
+#define QUOIT_TEST_FAKE_VERBS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Forget all orders below, and set the counters back. */
+void fake_verbs_calm(void);
+/** The n-th call (from 1, counted from now) of a function, named without ibv_, fails with this errno. */
+void fake_verbs_fail_call(const char *name, unsigned n, int error);
+/** The n-th "send" or "write" from now ends in this completion status, and its queue pair with it; the peer sees nothing of it. */
+void fake_verbs_fail_work(const char *name, unsigned n, int status);
+/** Every packet is handled up to so many microseconds late. */
+void fake_verbs_delay(unsigned microseconds);
+/** No packet leaves or is taken any more. */
+void fake_verbs_cut(int cut);
+/** All open devices report IBV_EVENT_DEVICE_FATAL. */
+void fake_verbs_break_device(void);
+/**
+ * "context", "pd", "mr", "cq", "qp", "channel": how many there are. "rnr": receivers that were not ready; "overflow": completion queues
+ * that overflowed; "misuse": rules of the interface that were broken; "writes", "sends": done; "refused": writes refused for their key.
+ * A function's name: calls since fake_verbs_calm.
+ */
+unsigned long fake_verbs_count(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
