@@ -86,7 +86,7 @@ static quoit_status_t open_transports(engine_t *engine)
         }
         /* One that was not asked for by name may be missing; bad settings are an error in any case. */
         if (!automatic || status == QUOIT_ERR_INVALID) return status;
-        log_warn("engine", "going on without transport %s: %s", list[i]->name, error_text());
+        if (status != QUOIT_ERR_NOT_FOUND) log_warn("engine", "going on without transport %s: %s", list[i]->name, error_text());
     }
     if (usable == 0 && automatic) return error_set(QUOIT_ERR_NOT_FOUND, "engine: no transport can be used; QUOIT_LOG=info says why for each");
     for (int i = 0; i < engine->transports; i++) /* its place is fixed from here on */

@@ -201,10 +201,12 @@ quoit_status_t verbs_direct_prepare(verbs_endpoint_t *endpoint); /* receives for
 void verbs_direct_start(verbs_endpoint_t *endpoint);
 void verbs_direct_end_came(verbs_endpoint_t *endpoint, uint32_t token);
 void verbs_direct_written(verbs_endpoint_t *endpoint, uint32_t index);
-/** Tell the channel which messages came whole. To be done before the stream is read: a goodbye there ends what has not come. */
+/** Tell the channel which messages came whole, and which went. To be done before the stream is read: a goodbye there ends what has not come. */
 int verbs_direct_tell(verbs_endpoint_t *endpoint);
-/** Post what can be, tell the channel what went; number of things done. */
+/** Post what can be, begin anew after an error; number of things done. */
 int verbs_direct_progress(verbs_endpoint_t *endpoint);
+/** To be said before the goodbye. */
+void verbs_direct_say_last(verbs_endpoint_t *endpoint);
 bool verbs_direct_has_work(const verbs_endpoint_t *endpoint);
 void verbs_direct_destroy(verbs_endpoint_t *endpoint); /* the queue pair is gone already */
 

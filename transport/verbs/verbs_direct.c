@@ -14,10 +14,11 @@
  *   both             with the peer's READY: what is not done is written anew, from its beginning
  *
  * A message is never written again after its receiver has taken its end, so nobody's buffer is touched once it was given back.
+ * A side that leaves says LAST(how many ends it took) before its goodbye.
  * An error of a write is treated likewise: a new epoch, and if the same message fails four times, the connection ends.
  *
  * Completions may be taken while the channel walks its lists (it calls conceal and end), so the channel is told of ends only from
- * verbs_direct_tell and verbs_direct_progress.
+ * verbs_direct_tell.
  */
 #include "transport/verbs/verbs.h"
 
@@ -26,7 +27,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { PIECE = 1 << 20, MOST_ATTEMPTS = 4, MOST_ERRORS = 8, PATH_RESET = 1, PATH_READY = 2 };
+enum { PIECE = 1 << 20, MOST_ATTEMPTS = 4, MOST_ERRORS = 8, PATH_RESET = 1, PATH_READY = 2, PATH_LAST = 3 };
 
 void verbs_direct_init(verbs_direct_t *direct)
 {
@@ -301,6 +302,16 @@ static void direct_end(void *context, void *writing)
 
 /* ---------------------------------------------------------------- beginning anew */
 
+/* Of the messages under way, the first `taken` of the epoch are done, whether the device knows it already or not. */
+static void end_taken(verbs_endpoint_t *endpoint, list_t *list, uint64_t taken)
+{
+    for (list_t *link = list->next, *next; link != list; link = next) {
+        next = link->next;
+        verbs_put_t *put = container_of(link, verbs_put_t, link);
+        if (put->sequence != 0 && put->sequence <= taken) put_written(endpoint, put);
+    }
+}
+
 static quoit_status_t peer_reset(verbs_endpoint_t *endpoint, uint64_t epoch, uint64_t psn, uint64_t taken)
 {
     verbs_direct_t *direct = &endpoint->direct;
@@ -309,11 +320,7 @@ static quoit_status_t peer_reset(verbs_endpoint_t *endpoint, uint64_t epoch, uin
     if (direct->state != VERBS_PATH_DOWN || epoch != direct->epoch || psn >> 24 != 0)
         return error_set(QUOIT_ERR_PROTOCOL, "the direct path is reset to epoch %llu, here it is %llu", (unsigned long long)epoch,
                          (unsigned long long)direct->epoch);
-    for (list_t *link = direct->doubtful.next, *next; link != &direct->doubtful; link = next) {
-        next = link->next;
-        verbs_put_t *put = container_of(link, verbs_put_t, link);
-        if (put->sequence != 0 && put->sequence <= taken) put_written(endpoint, put);
-    }
+    end_taken(endpoint, &direct->doubtful, taken);
     wait_again(direct, &direct->doubtful);
     quoit_status_t status = verbs_queue_connect(endpoint, direct->qp, &endpoint->peer_hello, endpoint->peer_hello.direct_qpn, direct->psn,
                                                 (uint32_t)psn);
@@ -323,11 +330,21 @@ static quoit_status_t peer_reset(verbs_endpoint_t *endpoint, uint64_t epoch, uin
     return QUOIT_OK;
 }
 
+/* The two queue pairs know no order between them: the stream's goodbye may overtake the acknowledgement of a write. */
+void verbs_direct_say_last(verbs_endpoint_t *endpoint)
+{
+    verbs_direct_t *direct = &endpoint->direct;
+    if (channel_path(endpoint->channel, PATH_LAST, direct->epoch, 0, direct->ends_taken) != QUOIT_OK)
+        log_warn("verbs", "%s: %s; its last messages may seem lost to it", endpoint->name, error_text());
+}
+
 static quoit_status_t direct_path(void *context, uint32_t kind, uint64_t epoch, uint64_t number, uint64_t count)
 {
     verbs_endpoint_t *endpoint = context;
     verbs_direct_t *direct = &endpoint->direct;
     if (kind == PATH_RESET) return peer_reset(endpoint, epoch, number, count);
+    if (kind == PATH_LAST && epoch == direct->epoch) end_taken(endpoint, &direct->posted, count);
+    if (kind == PATH_LAST) return QUOIT_OK;
     if (kind != PATH_READY) return error_set(QUOIT_ERR_PROTOCOL, "a frame of unknown kind %u for the direct path", kind);
     if (epoch == direct->epoch && direct->state == VERBS_PATH_READY) {
         direct->credits = direct->peer_recvs;
@@ -354,6 +371,7 @@ int verbs_direct_tell(verbs_endpoint_t *endpoint)
     /* Of those in the list, only the epoch's own have taken a receive of it. */
     uint64_t again = taken < direct->late_count ? taken : direct->late_count;
     direct->late_count = 0;
+    for (; !list_is_empty(&direct->finished); done++) put_written(endpoint, container_of(direct->finished.next, verbs_put_t, link));
     for (; again > 0 && is_live(direct) && endpoint->broken == QUOIT_OK; again--) {
         int error = post_recv(direct);
         if (error != 0)
@@ -383,10 +401,6 @@ int verbs_direct_progress(verbs_endpoint_t *endpoint)
 {
     verbs_direct_t *direct = &endpoint->direct;
     int done = 0;
-    while (!list_is_empty(&direct->finished)) {
-        put_written(endpoint, container_of(direct->finished.next, verbs_put_t, link));
-        done++;
-    }
     if (direct->error != IBV_WC_SUCCESS && is_live(direct) && endpoint->broken == QUOIT_OK) done += handle_error(endpoint);
     return done + (endpoint->broken == QUOIT_OK ? post_writes(endpoint) : 0);
 }

@@ -189,6 +189,7 @@ static void leave(verbs_endpoint_t *endpoint)
     endpoint->stream.all_signalled = true;
     list_remove(&endpoint->eventful);
     forget_peer(endpoint);
+    verbs_direct_say_last(endpoint);
     channel_close(endpoint->channel);
 }
 

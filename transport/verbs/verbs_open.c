@@ -195,6 +195,7 @@ static void farewell(verbs_transport_t *transport)
         verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
         if (endpoint->life != VERBS_STANDING) continue;
         endpoint->stream.all_signalled = true;
+        verbs_direct_say_last(endpoint);
         channel_close(endpoint->channel);
     }
     while (more && clock_now() < deadline) {
