@@ -166,7 +166,7 @@ static bool scan_device(const verbs_library_t *library, struct ibv_device *devic
     if (library->query_device(context, &attributes) == 0)
         for (int port = 1; good && port <= attributes.phys_port_cnt; port++)
             good = scan_port(library, context, library->get_device_name(device), port, list);
-    library->close_device(context);
+    if (library->close_device(context) != 0) library->close_device(context); /* an interrupted one succeeds the second time */
     return good;
 }
 
