@@ -308,6 +308,13 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
         for (int from = 0; from < 2; from++) {
             for (auto *one : {&doomed[from][0], &kept[from][0]}) one->bytes = pattern(size, (unsigned)(round * 4 + (uint64_t)from * 2 + (one == &kept[from][0])));
             for (auto *one : {&doomed[from][1], &kept[from][1]}) one->bytes.assign(size, '\0');
+            bool declared = true;
+            /* In every other round the buffers stay registered, and only the queue pair's reset keeps the peer out. */
+            for (auto *one : {&doomed[from][0], &kept[from][0]})
+                if (round % 2) declared = (pair.ops->reg(pair.side[from].transport, one->bytes.data(), size) == QUOIT_OK) && declared;
+            for (auto *one : {&doomed[from][1], &kept[from][1]})
+                if (round % 2) declared = (pair.ops->reg(pair.side[1 - from].transport, one->bytes.data(), size) == QUOIT_OK) && declared;
+            ASSERT_TRUE(declared);
             for (uint64_t comm : {100 + round, (uint64_t)1}) {
                 auto *pairs = comm == 1 ? kept[from] : doomed[from];
                 quoit_key_t key = {comm, round * 2 + (uint64_t)from};
@@ -339,6 +346,10 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
             }
         }
         pair.ops->cancel(pair.side[1 - first].transport, 100 + round);
+        for (int from = 0; from < 2; from++) {
+            for (auto *one : {&doomed[from][0], &kept[from][0]}) pair.ops->dereg(pair.side[from].transport, one->bytes.data());
+            for (auto *one : {&doomed[from][1], &kept[from][1]}) pair.ops->dereg(pair.side[1 - from].transport, one->bytes.data());
+        }
     }
 }
 
