@@ -54,12 +54,12 @@ protected:
     }
 };
 
-TEST_F(Registry, AutoIsPluginsThenSharedMemoryThenVerbsThenTcp)
+TEST_F(Registry, AutoIsPluginsThenSharedMemoryThenTcp)
 {
     use("", "");
-    EXPECT_EQ(names(), "shm verbs tcp self");
+    EXPECT_EQ(names(), "shm tcp self");
     use("auto", folder + "plugin_pipe.so");
-    EXPECT_EQ(names(), "pipes shm verbs tcp self");
+    EXPECT_EQ(names(), "pipes shm tcp self");
     ASSERT_NE(transport_registry_find("pipes"), nullptr);
     EXPECT_EQ(transport_registry_find("self"), &transport_self);
     EXPECT_EQ(transport_registry_find("nothing"), nullptr);
@@ -73,8 +73,8 @@ TEST_F(Registry, NamesGiveTheOrderAndSelfComesLast)
     EXPECT_EQ(names(), "tcp self");
     use("self", "");
     EXPECT_EQ(names(), "self");
-    use("shm,ucx", "");
-    EXPECT_EQ(names(), "shm ucx self") << "which auto leaves out";
+    use("shm,ucx,verbs", "");
+    EXPECT_EQ(names(), "shm ucx verbs self") << "which auto leaves out";
     use("tcp,pipes", folder + "plugin_pipe.so");
     EXPECT_EQ(names(), "tcp pipes self");
 }
@@ -102,7 +102,7 @@ TEST_F(Registry, BadPluginsAreErrorsThatSayWhy)
     expect_error(folder + "plugin_bad_messages.so", "MESSAGE");
     expect_error(folder + "plugin_pipe.so:" + folder + "plugin_pipe.so", "already");
     use("", folder + "plugin_pipe.so:");
-    EXPECT_EQ(names(), "pipes shm verbs tcp self");
+    EXPECT_EQ(names(), "pipes shm tcp self");
 }
 
 TEST_F(Registry, EnvironmentReachesSettingsAndErrors)
