@@ -38,6 +38,16 @@ def check_all(ranks, size, me):
     assert (tensor == size).all() and dist.get_group_rank(group, me) == me
 
 
+def passed(group, rank, size):
+    """A barrier that all have left, not only reached: after it an abort disturbs none of them."""
+    dist.barrier(group)
+    (directory() / f"passed{rank}").touch()
+    end = time.monotonic() + 30
+    while not all((directory() / f"passed{n}").exists() for n in range(size)):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def train(model, steps, seed):
     """Each rank has another batch; all ranks must hold the same parameters afterwards."""
     generator = torch.Generator().manual_seed(seed)
@@ -83,14 +93,14 @@ def worker_killed(rank, size):
     return dist.get_rank()
 
 
-def kill(victims):
+def kill(victims, place):
+    """Once all have begun to work, which they say in files at `place`."""
+
     def meanwhile(processes):
-        # The files appear when all have begun to work; the directory is the ranks' own.
         end = time.monotonic() + 60
-        while time.monotonic() < end:
-            place = [os.readlink(f"/proc/{process.pid}/cwd") for process in processes]
-            if all(os.path.exists(f"{place[n]}/pid{n}") for n in range(len(processes))):
-                break
+        while time.monotonic() < end and not all((place / f"pid{n}").exists() for n in range(len(processes))):
+            if any(process.poll() is not None for process in processes):
+                return  # it failed, and the test tells why
             time.sleep(0.02)
         time.sleep(0.05)
         for victim in victims:
@@ -100,11 +110,11 @@ def kill(victims):
 
 
 @pytest.mark.parametrize("size, victims, hosts", [(3, [1], 1), (3, [0], 2), (4, [1, 2], 1), (4, [0, 3], 2)])
-def test_killed(size, victims, hosts):
+def test_killed(tmp_path, size, victims, hosts):
     """Several hosts: ranks with different labels count as such, and use tcp."""
     method = worker_killed_apart if hosts > 1 else worker_killed
     backend = None if hosts > 1 else "quoit"
-    ranks = start(size, method, argument=victims, meanwhile=kill(victims), backend=backend)
+    ranks = start(size, method, argument=victims, meanwhile=kill(victims, tmp_path), directory=tmp_path, backend=backend)
     left = [rank for rank in ranks if rank.number not in victims]
     assert [rank.result for rank in left] == list(range(len(left))), ranks
     assert all(rank.status == 0 for rank in left), ranks
@@ -114,7 +124,7 @@ def worker_killed_apart(rank, size):
     os.environ["QUOIT_HOST_LABEL"] = f"host {rank % 2}"
     # A store that does not die with rank 0.
     dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
-    assert '"hosts": 2' in quoit.describe(json=True)
+    assert quoit.describe(as_dict=True)["hosts"] == 2
     result = worker_killed(rank, size)
     dist.destroy_process_group()
     return result
@@ -125,7 +135,7 @@ def worker_aborted_group(rank, size):
     text = message_of(lambda: quoit.shrink(), ValueError)
     assert "has not failed" in text, text
     group = dist.new_group([0, 1, 2])
-    dist.barrier(group)
+    passed(group, rank, size)
     if rank == 1:
         group.abort()
     message_of(lambda: [dist.all_reduce(torch.ones(3), group=group) for _ in range(2)], dist.DistBackendError)
@@ -145,7 +155,7 @@ def worker_aborted_group(rank, size):
 
 def worker_left_out(rank, size):
     """Rank 2 comes too late: it is told."""
-    dist.barrier()
+    passed(dist.group.WORLD, rank, size)
     if rank == 0:
         dist.group.WORLD.abort()
     message_of(lambda: [dist.all_reduce(torch.ones(3)) for _ in range(2)], dist.DistBackendError)
