@@ -70,7 +70,7 @@ TEST(ShmLimits, NoMemfd)
     }
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their shadow memory is beyond any limit of this kind */
+#ifndef QUOIT_SANITIZED /* their shadow memory is beyond any limit of this kind */
 TEST(ShmLimits, AddressSpace)
 {
     for (rlim_t space : {rlim_t{20} << 20, rlim_t{33} << 20}) { /* less than the arena; the arena, but not beside the program */
