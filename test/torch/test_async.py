@@ -165,6 +165,27 @@ def test_futures():
     run(2, worker_futures)
 
 
+def worker_nested_callbacks(rank, size):
+    """Callbacks that end further operations, and so run further callbacks, on the thread that watches: it must still be told of new ones."""
+    alone = [dist.new_group([each]) for each in range(size)][rank]  # whose operations end at once
+
+    def callback(future):
+        for _ in range(3):
+            inner = dist.all_reduce(torch.ones(1), group=alone, async_op=True).get_future()
+            inner.then(lambda done: dist.all_reduce(torch.ones(1), group=alone, async_op=True).get_future().wait()).wait()
+        return future.value()[0]
+
+    for _ in range(400):
+        if rank == 1:
+            time.sleep(0.001)  # rank 0's is watched by then
+        future = dist.all_reduce(torch.ones(10), async_op=True).get_future().then(callback)
+        assert (future.wait() == size).all()
+
+
+def test_nested_callbacks():
+    run(2, worker_nested_callbacks, limit=30)
+
+
 def test_dropped():
     run(2, worker_dropped)
 

@@ -23,6 +23,7 @@ constexpr auto kStopLimit = std::chrono::seconds(5);
 
 Watcher *process_watcher = nullptr; /* never freed: threads may outlive everything else */
 thread_local bool is_watching_thread = false;
+thread_local int callback_depth = 0; /* a callback may end an operation, and so run another callback */
 
 void renew_watcher()
 {
@@ -97,6 +98,8 @@ void Watcher::run()
         lock.lock();
     }
     threads_--;
+    if (!works_.empty() || !comms_.empty())
+        wake_.notify_one(); /* the word that woke this thread was for the one that stays */
     ended_.notify_all();
 }
 
@@ -135,7 +138,7 @@ void Watcher::look(std::vector<c10::intrusive_ptr<QuoitWork>> works, std::vector
 
 Watcher::Callback::Callback()
 {
-    if (!is_watching_thread)
+    if (!is_watching_thread || callback_depth++ > 0)
         return;
     Watcher &watcher = Watcher::get();
     std::lock_guard<std::mutex> lock(watcher.mutex_);
@@ -146,7 +149,7 @@ Watcher::Callback::Callback()
 
 Watcher::Callback::~Callback()
 {
-    if (!is_watching_thread)
+    if (!is_watching_thread || --callback_depth > 0)
         return;
     Watcher &watcher = Watcher::get();
     std::lock_guard<std::mutex> lock(watcher.mutex_);
