@@ -133,7 +133,10 @@ void control_receive(engine_t *engine, const quoit_event_t *event)
         handle(comm, &header, event->peer, event->data, event->length);
         return;
     }
-    if (header.type == NOTICE_CALL) inquire_stranger(engine, event);
+    if (header.type == NOTICE_CALL) { /* not kept: it is asked again, and asking must not drive messages out */
+        inquire_stranger(engine, event);
+        return;
+    }
     keep(engine, event);
 }
 
