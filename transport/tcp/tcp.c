@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "transport/registry.h"
+#include "transport/unmapped.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -76,7 +77,7 @@ static void tcp_close(quoit_transport_t *base)
     tcp_socket_destroy(transport->timer);
     tcp_socket_bury(transport);
     if (transport->epoll >= 0) close(transport->epoll);
-    tcp_jobs_destroy(transport);
+    secrets_destroy(transport->jobs);
     table_destroy(transport->peers);
     free(transport);
 }
@@ -270,46 +271,6 @@ static quoit_status_t tcp_arm(quoit_transport_t *base)
 
 static void tcp_disarm(quoit_transport_t *transport) { (void)transport; }
 
-/* ---------------------------------------------------------------- memory: nothing to do, or nothing that sockets can do */
-
-static quoit_status_t no_reg(quoit_transport_t *transport, const void *pointer, size_t length)
-{
-    (void)transport, (void)pointer, (void)length;
-    return QUOIT_OK;
-}
-
-static void no_dereg(quoit_transport_t *transport, const void *pointer) { (void)transport, (void)pointer; }
-
-static quoit_status_t unsupported(void) { return error_set(QUOIT_ERR_UNSUPPORTED, "tcp: processes share no memory over TCP"); }
-
-static quoit_status_t no_share_alloc(quoit_transport_t *transport, size_t length, void **pointer)
-{
-    (void)transport, (void)length, (void)pointer;
-    return unsupported();
-}
-
-static void no_share_free(quoit_transport_t *transport, void *pointer) { (void)transport, (void)pointer; }
-
-static quoit_status_t no_share_root(quoit_transport_t *transport, void **pointer)
-{
-    (void)transport, (void)pointer;
-    return unsupported();
-}
-
-static quoit_status_t no_export(quoit_transport_t *transport, const void *pointer, size_t length, void *handle)
-{
-    (void)transport, (void)pointer, (void)length, (void)handle;
-    return unsupported();
-}
-
-static quoit_status_t no_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
-{
-    (void)endpoint, (void)handle, (void)pointer;
-    return unsupported();
-}
-
-static void no_ring(quoit_endpoint_t *endpoint) { (void)endpoint; }
-
 /* ---------------------------------------------------------------- the table */
 
 static const char *tcp_describe(quoit_endpoint_t *base) { return ((tcp_endpoint_t *)base)->description; }
@@ -344,14 +305,14 @@ const quoit_transport_ops_t transport_tcp = {
     .descriptor = tcp_descriptor,
     .arm = tcp_arm,
     .disarm = tcp_disarm,
-    .reg = no_reg,
-    .dereg = no_dereg,
-    .share_alloc = no_share_alloc,
-    .share_free = no_share_free,
-    .share_root = no_share_root,
-    .export_memory = no_export,
-    .attach = no_attach,
-    .ring = no_ring,
+    .reg = unregistered_reg,
+    .dereg = unregistered_dereg,
+    .share_alloc = unmapped_share_alloc,
+    .share_free = unmapped_share_free,
+    .share_root = unmapped_share_root,
+    .export_memory = unmapped_export,
+    .attach = unmapped_attach,
+    .ring = unmapped_ring,
     .describe = tcp_describe,
     .count = tcp_count,
 };

@@ -20,6 +20,7 @@
 #include "base/table.h"
 #include "transport/framing/channel.h"
 #include "transport/framing/handshake.h"
+#include "transport/framing/secrets.h"
 #include "transport/ip/tcp_address.h"
 #include "transport/ip/tcp_interface.h"
 #include "transport/ip/tcp_settings.h"
@@ -140,7 +141,7 @@ struct tcp_transport {
     tcp_socket_t *timer, *listeners[TCP_MAX_ADDRESSES];
     int listener_count;
     uint64_t timer_at, accept_at; /* what the timer is set to; when to accept again after running out of descriptors */
-    table_t *peers, *jobs; /* process -> endpoint that is or comes; job -> job_t of tcp_accept.c */
+    table_t *peers, *jobs; /* process -> endpoint that is or comes; job -> its secret, see secrets.h */
     list_t endpoints, strangers, dirty, eventful, graveyard;
     int stranger_count;
     tcp_endpoint_t *last; /* whose event was handed out last; may go at the next call */
@@ -179,8 +180,6 @@ extern const pipe_ops_t tcp_pipe_ops; /* pipe: tcp_socket_t * */
 quoit_status_t tcp_listen(quoit_transport_t *base, void *address, size_t *length);
 quoit_status_t tcp_trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length);
 void tcp_distrust(quoit_transport_t *base, uint64_t job);
-bool tcp_job_find(const tcp_transport_t *transport, uint64_t job, const void **secret, size_t *length);
-void tcp_jobs_destroy(tcp_transport_t *transport);
 void tcp_accept_ready(tcp_socket_t *listener);
 void tcp_stranger_ready(tcp_socket_t *stranger, uint32_t events);
 void tcp_refused_ready(tcp_socket_t *refused);

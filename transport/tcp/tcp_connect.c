@@ -220,7 +220,7 @@ static bool begin_handshake(tcp_socket_t *caller)
     const void *secret;
     size_t length;
     handshake_t *handshake = malloc(sizeof *handshake);
-    if (handshake == NULL || !tcp_job_find(endpoint->transport, endpoint->job, &secret, &length) ||
+    if (handshake == NULL || !secrets_find(endpoint->transport->jobs, endpoint->job, &secret, &length) ||
         handshake_connect(handshake, endpoint->job, endpoint->transport->self, endpoint->base.peer,
                           (uint16_t)endpoint->limits.sockets, (uint16_t)caller->pipe, secret, length) != QUOIT_OK) {
         free(handshake);
@@ -394,7 +394,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     }
     if (peer->process.high == transport->self.high && peer->process.low == transport->self.low)
         return error_set(QUOIT_ERR_INVALID, "tcp: a process does not connect to itself");
-    if (!tcp_job_find(transport, peer->job, &secret, &length))
+    if (!secrets_find(transport->jobs, peer->job, &secret, &length))
         return error_set(QUOIT_ERR_INVALID, "tcp: no secret is known for job %016llx", (unsigned long long)peer->job);
     quoit_status_t status = tcp_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name != NULL ? peer->name : "a peer");

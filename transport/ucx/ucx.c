@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "transport/registry.h"
+#include "transport/unmapped.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -175,7 +176,7 @@ static void ucx_close(quoit_transport_t *base)
     if (transport->epoll >= 0) close(transport->epoll);
     if (transport->timer >= 0) close(transport->timer);
     ucx_pool_destroy(transport);
-    ucx_jobs_destroy(transport);
+    secrets_destroy(transport->jobs);
     table_destroy(transport->peers);
     table_destroy(transport->eps);
     free(transport);
@@ -359,46 +360,6 @@ static quoit_status_t ucx_arm(quoit_transport_t *base)
 
 static void ucx_disarm(quoit_transport_t *transport) { (void)transport; }
 
-/* ---------------------------------------------------------------- memory: nothing to do, or nothing that UCX can do */
-
-static quoit_status_t no_reg(quoit_transport_t *transport, const void *pointer, size_t length)
-{
-    (void)transport, (void)pointer, (void)length;
-    return QUOIT_OK;
-}
-
-static void no_dereg(quoit_transport_t *transport, const void *pointer) { (void)transport, (void)pointer; }
-
-static quoit_status_t unsupported(void) { return error_set(QUOIT_ERR_UNSUPPORTED, "ucx: processes share no memory over UCX"); }
-
-static quoit_status_t no_share_alloc(quoit_transport_t *transport, size_t length, void **pointer)
-{
-    (void)transport, (void)length, (void)pointer;
-    return unsupported();
-}
-
-static void no_share_free(quoit_transport_t *transport, void *pointer) { (void)transport, (void)pointer; }
-
-static quoit_status_t no_share_root(quoit_transport_t *transport, void **pointer)
-{
-    (void)transport, (void)pointer;
-    return unsupported();
-}
-
-static quoit_status_t no_export(quoit_transport_t *transport, const void *pointer, size_t length, void *handle)
-{
-    (void)transport, (void)pointer, (void)length, (void)handle;
-    return unsupported();
-}
-
-static quoit_status_t no_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
-{
-    (void)endpoint, (void)handle, (void)pointer;
-    return unsupported();
-}
-
-static void no_ring(quoit_endpoint_t *endpoint) { (void)endpoint; }
-
 /* ---------------------------------------------------------------- the table */
 
 static const char *ucx_describe(quoit_endpoint_t *base) { return ((ucx_endpoint_t *)base)->description; }
@@ -433,14 +394,14 @@ const quoit_transport_ops_t transport_ucx = {
     .descriptor = ucx_descriptor,
     .arm = ucx_arm,
     .disarm = ucx_disarm,
-    .reg = no_reg,
-    .dereg = no_dereg,
-    .share_alloc = no_share_alloc,
-    .share_free = no_share_free,
-    .share_root = no_share_root,
-    .export_memory = no_export,
-    .attach = no_attach,
-    .ring = no_ring,
+    .reg = unregistered_reg,
+    .dereg = unregistered_dereg,
+    .share_alloc = unmapped_share_alloc,
+    .share_free = unmapped_share_free,
+    .share_root = unmapped_share_root,
+    .export_memory = unmapped_export,
+    .attach = unmapped_attach,
+    .ring = unmapped_ring,
     .describe = ucx_describe,
     .count = ucx_count,
 };

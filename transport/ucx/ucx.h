@@ -20,6 +20,7 @@
 #include "base/table.h"
 #include "transport/framing/channel.h"
 #include "transport/framing/handshake.h"
+#include "transport/framing/secrets.h"
 #include "transport/ip/tcp_settings.h"
 #include "transport/ucx/ucx_library.h"
 
@@ -195,8 +196,6 @@ extern const pipe_ops_t ucx_pipe_ops; /* pipe: ucx_link_t * */
 quoit_status_t ucx_listen(quoit_transport_t *base, void *address, size_t *length);
 quoit_status_t ucx_trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length);
 void ucx_distrust(quoit_transport_t *base, uint64_t job);
-bool ucx_job_find(const ucx_transport_t *transport, uint64_t job, const void **secret, size_t *length);
-void ucx_jobs_destroy(ucx_transport_t *transport);
 int ucx_accept_requests(ucx_transport_t *transport);
 void ucx_stranger_step(ucx_link_t *stranger);
 void ucx_stranger_overdue(ucx_link_t *stranger);

@@ -13,41 +13,10 @@
 
 /* ---------------------------------------------------------------- jobs */
 
-typedef struct job {
-    size_t length;
-    uint8_t secret[HANDSHAKE_SECRET_CAPACITY];
-} job_t;
-
-static table_key_t job_key(uint64_t job) { return (table_key_t){0, job}; }
-
-static void job_free(job_t *job)
-{
-    if (!job) return;
-    explicit_bzero(job, sizeof *job);
-    free(job);
-}
-
-bool ucx_job_find(const ucx_transport_t *transport, uint64_t id, const void **secret, size_t *length)
-{
-    const job_t *job = table_get(transport->jobs, job_key(id));
-    if (!job) return false;
-    *secret = job->secret;
-    *length = job->length;
-    return true;
-}
-
 quoit_status_t ucx_trust(quoit_transport_t *base, uint64_t id, const void *secret, size_t length)
 {
     ucx_transport_t *transport = (ucx_transport_t *)base;
-    if (length > HANDSHAKE_SECRET_CAPACITY)
-        return error_set(QUOIT_ERR_INVALID, "ucx: secret of %zu bytes; at most %d are allowed", length, HANDSHAKE_SECRET_CAPACITY);
-    job_t *job = calloc(1, sizeof *job);
-    if (!job) return error_set(QUOIT_ERR_NO_MEMORY, "ucx: no memory for a job's secret");
-    job->length = length;
-    if (length > 0) memcpy(job->secret, secret, length);
-    job_t *old = table_take(transport->jobs, job_key(id));
-    quoit_status_t status = table_put(transport->jobs, job_key(id), job);
-    job_free(status == QUOIT_OK ? old : job);
+    quoit_status_t status = secrets_put(transport->jobs, "ucx", id, secret, length);
     if (status != QUOIT_OK) return status;
     for (list_t *node = transport->links.next; node != &transport->links; node = node->next) {
         ucx_link_t *link = container_of(node, ucx_link_t, node);
@@ -56,18 +25,7 @@ quoit_status_t ucx_trust(quoit_transport_t *base, uint64_t id, const void *secre
     return QUOIT_OK;
 }
 
-void ucx_distrust(quoit_transport_t *base, uint64_t job) { job_free(table_take(((ucx_transport_t *)base)->jobs, job_key(job))); }
-
-void ucx_jobs_destroy(ucx_transport_t *transport)
-{
-    size_t cursor = 0;
-    table_key_t key;
-    void *job;
-    if (!transport->jobs) return;
-    while (table_next(transport->jobs, &cursor, &key, &job)) job_free(job);
-    table_destroy(transport->jobs);
-    transport->jobs = NULL;
-}
+void ucx_distrust(quoit_transport_t *base, uint64_t job) { secrets_remove(((ucx_transport_t *)base)->jobs, job); }
 
 /* ---------------------------------------------------------------- strangers */
 
@@ -121,7 +79,7 @@ static bool give_secret(ucx_link_t *stranger)
     ucx_transport_t *transport = stranger->transport;
     const void *secret;
     size_t length;
-    if (ucx_job_find(transport, stranger->handshake->job, &secret, &length))
+    if (secrets_find(transport->jobs, stranger->handshake->job, &secret, &length))
         return handshake_secret(stranger->handshake, secret, length) == QUOIT_OK;
     stranger->deadline = clock_deadline(transport->connect_ms);
     ucx_transport_wake_at(transport, stranger->deadline);

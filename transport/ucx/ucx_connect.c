@@ -69,7 +69,7 @@ static quoit_status_t start_caller(ucx_endpoint_t *endpoint, int address)
         .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
         .sockaddr = {.addr = &name->any, .addrlen = tcp_name_size(name)},
     };
-    if (!ucx_job_find(transport, endpoint->job, &secret, &length)) return error_set(QUOIT_ERR_INVALID, "the job is not trusted any more");
+    if (!secrets_find(transport->jobs, endpoint->job, &secret, &length)) return error_set(QUOIT_ERR_INVALID, "the job is not trusted any more");
     ucx_link_t *caller = ucx_link_create(transport, UCX_CALLER);
     if (!caller) return QUOIT_ERR_NO_MEMORY;
     caller->endpoint = endpoint;
@@ -234,7 +234,7 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     }
     if (peer->process.high == transport->self.high && peer->process.low == transport->self.low)
         return error_set(QUOIT_ERR_INVALID, "ucx: a process does not connect to itself");
-    if (!ucx_job_find(transport, peer->job, &secret, &length))
+    if (!secrets_find(transport->jobs, peer->job, &secret, &length))
         return error_set(QUOIT_ERR_INVALID, "ucx: no secret is known for job %016" PRIx64, peer->job);
     quoit_status_t status = tcp_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name ? peer->name : "a peer");

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "transport/registry.h"
+#include "transport/unmapped.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -262,36 +263,6 @@ static quoit_status_t verbs_reg(quoit_transport_t *base, const void *pointer, si
 
 static void verbs_dereg(quoit_transport_t *base, const void *pointer) { verbs_memory_forget(&own(base)->memory, pointer); }
 
-static quoit_status_t unsupported(void) { return error_set(QUOIT_ERR_UNSUPPORTED, "verbs: a peer's memory cannot be mapped"); }
-
-static quoit_status_t no_share_alloc(quoit_transport_t *transport, size_t length, void **pointer)
-{
-    (void)transport, (void)length, (void)pointer;
-    return unsupported();
-}
-
-static void no_share_free(quoit_transport_t *transport, void *pointer) { (void)transport, (void)pointer; }
-
-static quoit_status_t no_share_root(quoit_transport_t *transport, void **pointer)
-{
-    (void)transport, (void)pointer;
-    return unsupported();
-}
-
-static quoit_status_t no_export(quoit_transport_t *transport, const void *pointer, size_t length, void *handle)
-{
-    (void)transport, (void)pointer, (void)length, (void)handle;
-    return unsupported();
-}
-
-static quoit_status_t no_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
-{
-    (void)endpoint, (void)handle, (void)pointer;
-    return unsupported();
-}
-
-static void no_ring(quoit_endpoint_t *endpoint) { (void)endpoint; }
-
 /* ---------------------------------------------------------------- the table */
 
 static const char *verbs_describe(quoit_endpoint_t *base) { return ((verbs_endpoint_t *)base)->description; }
@@ -327,12 +298,12 @@ const quoit_transport_ops_t transport_verbs = {
     .disarm = verbs_disarm,
     .reg = verbs_reg,
     .dereg = verbs_dereg,
-    .share_alloc = no_share_alloc,
-    .share_free = no_share_free,
-    .share_root = no_share_root,
-    .export_memory = no_export,
-    .attach = no_attach,
-    .ring = no_ring,
+    .share_alloc = unmapped_share_alloc,
+    .share_free = unmapped_share_free,
+    .share_root = unmapped_share_root,
+    .export_memory = unmapped_export,
+    .attach = unmapped_attach,
+    .ring = unmapped_ring,
     .describe = verbs_describe,
     .count = verbs_count,
 };
