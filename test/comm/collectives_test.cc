@@ -174,8 +174,8 @@ TEST_P(Topologies, SameBitsEverywhere)
     });
 }
 
-const Hosts topologies[] = {{0},          {0, 0},       {0, 0, 0},    {0, 0, 0, 0},       {0, 0, 0, 0, 0, 0, 0}, {0, 0, 1, 1},
-                            {0, 1, 0, 1}, {0, 0, 0, 0, 1, 1, 1}, {0, 1, 2}, {0, 0, 0, 1, 2, 2}, {2, 0, 1, 0, 2, 0}};
+const std::vector<Hosts> topologies = worlds({{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 1, 1}, {0, 1, 0, 1},
+                                              {0, 0, 0, 0, 1, 1, 1}, {0, 1, 2}, {0, 0, 0, 1, 2, 2}, {2, 0, 1, 0, 2, 0}});
 INSTANTIATE_TEST_SUITE_P(All, Topologies, testing::ValuesIn(topologies), print_hosts);
 
 } // namespace

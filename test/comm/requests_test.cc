@@ -17,7 +17,7 @@ using namespace comm_test;
 namespace {
 
 using Hosts = std::vector<int>;
-const Hosts topologies[] = {{0, 0}, {0, 0, 0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 0, 0, 1, 2, 2}};
+const std::vector<Hosts> topologies = worlds({{0, 0}, {0, 0, 0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 0, 0, 1, 2, 2}});
 std::string print_hosts(const testing::TestParamInfo<Hosts> &info)
 {
     std::string text = "ranks_" + name_of(info.param);

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every suite, counts every test, and ends with one line: N passed, N failed, N skipped. Started by test/run.
 
-Two lanes: one builds, at idle priority (after the first build), so that it takes what the other leaves; the other runs the tests, a suite after the other,
-each once its builds are done. So the processors are busy and yet deadlines are tested on a machine that answers.
+Two lanes. The one in front runs the tests, a suite after the other. The one behind builds, then runs the sanitized tests, whose limits are wide; it has idle
+priority (after the first build), so that it takes what the front leaves. So the processors are busy and yet deadlines are tested on a machine that answers.
 
 Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core
 with clang; the Python package's build; the pytest folders. C tests are counted by their GoogleTest cases, a program that dies or
@@ -127,16 +127,16 @@ def read_junit(path, outcome, prefix=""):
             outcome.passed += 1
 
 
-def run_ctest(folder, clock, outcome, environment, wrapper=(), without=()):
+def run_ctest(folder, clock, outcome, environment, wrapper=(), without=(), idle=False):
     """Each entry but those `without`; its cases come from the XML that GoogleTest writes. What fails is tried once more, and told."""
     results = os.path.join(ROOT, folder, "results")
     shutil.rmtree(results, ignore_errors=True)
     os.makedirs(results)
     junit = os.path.join(results, "ctest.junit")
-    words = [*wrapper, "ctest", "--test-dir", folder, "-j", "3", "--output-on-failure", "--timeout", "400", "--repeat", "until-pass:2", "--output-junit", junit]
+    words = [*wrapper, "ctest", "--test-dir", folder, "-j", "5", "--output-on-failure", "--timeout", "400", "--repeat", "until-pass:2", "--output-junit", junit]
     if without:
         words += ["-E", "^(" + "|".join(without) + ")$"]
-    status, text = execute(words, clock.left(2400), dict(os.environ, **environment), os.path.join(results, "ctest.log"))
+    status, text = execute(words, clock.left(2400), dict(os.environ, **environment), os.path.join(results, "ctest.log"), idle)
     if not os.path.exists(junit):
         outcome.failures.append(("ctest", f"{how(status)}\n{tail(text)}"))
         return
@@ -184,7 +184,7 @@ def sanitized_build(folder, sanitizers):
 def sanitized_tests(folder, environment, wrapper=(), without=()):
     def tests(clock):
         outcome = Outcome()
-        run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4"), wrapper, without)
+        run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4"), wrapper, without, idle=True)
         return outcome
 
     return tests
@@ -275,25 +275,25 @@ class Suite:
     title: str
     run: object  # of the whole run's Clock; returns an Outcome
     needs: tuple = ()  # suites that must have passed before
-    builds: bool = False
+    behind: bool = False  # in the lane that takes what the other leaves
 
 
-# The builds' lane takes its suites in this order, and so does the tests'.
+# Each lane takes its suites in this order.
 SUITES = {
-    "build": Suite("the library, bench_allreduce and the C tests build", c_build, builds=True),
-    "package": Suite("the Python package builds and imports", package, builds=True),
-    "build-asan": Suite("the same build with AddressSanitizer", sanitized_build("build-asan", "address,undefined"), builds=True),
-    "build-tsan": Suite("the same build with ThreadSanitizer", sanitized_build("build-tsan", "thread"), builds=True),
-    "clang": Suite("the core and bench_allreduce build with clang", clang_build, builds=True),
+    "build": Suite("the library, bench_allreduce and the C tests build", c_build, behind=True),
+    "package": Suite("the Python package builds and imports", package, behind=True),
+    "build-asan": Suite("the same build with AddressSanitizer", sanitized_build("build-asan", "address,undefined"), behind=True),
+    "build-tsan": Suite("the same build with ThreadSanitizer", sanitized_build("build-tsan", "thread"), behind=True),
+    "clang": Suite("the core and bench_allreduce build with clang", clang_build, behind=True),
     "c": Suite("C tests", c_tests, ("build",)),
     "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),
     "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build",)),
     "torch": Suite("PyTorch's backend", pytest("test/torch", 1500), ("build", "package")),
     "examples": Suite("examples", pytest("test/examples", 900), ("build", "package")),
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
-                  sanitized_tests("build-asan", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",)),
+                  sanitized_tests("build-asan", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",), behind=True),
     "tsan": Suite("C tests under ThreadSanitizer",
-                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation(), ["test_comm_faults", "test_comm_mismatch"]), ("build-tsan",)),
+                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation(), ["test_comm_faults", "test_comm_mismatch"]), ("build-tsan",), behind=True),
 }
 
 
@@ -356,8 +356,8 @@ def run_suites(chosen, limit):
                 results[key] = outcome
                 done.notify_all()
 
-    lanes = [threading.Thread(target=lane, args=([key for key in chosen if SUITES[key].builds == builds],), daemon=True)
-             for builds in (True, False)]
+    lanes = [threading.Thread(target=lane, args=([key for key in chosen if SUITES[key].behind == behind],), daemon=True)
+             for behind in (True, False)]
     for thread in lanes:
         thread.start()
     try:
