@@ -28,6 +28,7 @@ import xml.etree.ElementTree as xml
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ALLOWED = os.path.join(ROOT, "test", "allowed_skips.txt")
 JOBS = str(min(4, os.cpu_count() or 1))
+LONG = os.environ.get("QUOIT_TEST_LONG") == "1"
 
 
 @dataclasses.dataclass
@@ -133,10 +134,12 @@ def run_ctest(folder, clock, outcome, environment, wrapper=(), without=(), idle=
     shutil.rmtree(results, ignore_errors=True)
     os.makedirs(results)
     junit = os.path.join(results, "ctest.junit")
-    words = [*wrapper, "ctest", "--test-dir", folder, "-j", "5", "--output-on-failure", "--timeout", "400", "--repeat", "until-pass:2", "--output-junit", junit]
+    limit = 900 if idle else 3600 if LONG else 300  # of one entry
+    words = [*wrapper, "ctest", "--test-dir", folder, "-j", "5", "--output-on-failure", "--timeout", str(limit), "--repeat", "until-pass:2",
+             "--output-junit", junit]
     if without:
         words += ["-E", "^(" + "|".join(without) + ")$"]
-    status, text = execute(words, clock.left(2400), dict(os.environ, **environment), os.path.join(results, "ctest.log"), idle)
+    status, text = execute(words, clock.left(7200 if LONG else 2400), dict(os.environ, **environment), os.path.join(results, "ctest.log"), idle)
     if not os.path.exists(junit):
         outcome.failures.append(("ctest", f"{how(status)}\n{tail(text)}"))
         return
@@ -184,7 +187,7 @@ def sanitized_build(folder, sanitizers):
 def sanitized_tests(folder, environment, wrapper=(), without=()):
     def tests(clock):
         outcome = Outcome()
-        run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4"), wrapper, without, idle=True)
+        run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4", QUOIT_TEST_LONG="0"), wrapper, without, idle=True)  # long runs would take days
         return outcome
 
     return tests
@@ -244,6 +247,8 @@ def try_again(folder, words, outcome, clock, limit, env):
 
 
 def pytest(folder, limit):
+    limit = limit * 4 if LONG else limit
+
     def suite(clock):
         outcome = Outcome()
         results = os.path.join(ROOT, "build", "results")
