@@ -91,4 +91,35 @@ static inline uint16_t f16_encode(float value) { return (uint16_t)small_encode(s
 static inline uint8_t e4m3_encode(float value) { return (uint8_t)small_encode(small_e4m3, value); }
 static inline uint8_t e5m2_encode(float value) { return (uint8_t)small_encode(small_e5m2, value); }
 
+/** Added to a number of magnitude below 2^21, it leaves the nearest integer (ties to even) in the lowest bits. */
+#define CONVERT_I8_ROUND 12582912.0f
+#define CONVERT_I8_ROUND_BITS 0x4b400000u
+
+/** Scale of a block of int8 codes, from the bits of its largest finite magnitude: see wire.h. *inverse: what values are multiplied by. */
+static inline float i8_scale(uint32_t largest, float *inverse)
+{
+    const uint32_t least = (uint32_t)(127 - 100) << 23; /* 2^-100: below, scale and inverse would leave the normal numbers */
+    *inverse = 0;
+    if (largest < least) return 0;
+    float scale = f32_from_bits(f32_bits(f32_from_bits(largest) / 126.0f) & 0xffffff80u);
+    *inverse = 1.0f / scale;
+    return scale;
+}
+
+static inline float i8_decode(int8_t code, float scale)
+{
+    if (code == -128) return f32_from_bits(CONVERT_NAN_F32);
+    if (code > 126 || code < -126) return f32_from_bits((code < 0 ? 0x80000000u : 0) | CONVERT_INFINITY_F32);
+    return (float)code * scale;
+}
+
+static inline int8_t i8_encode(float value, float inverse)
+{
+    uint32_t bits = f32_bits(value), magnitude = bits & 0x7fffffffu;
+    if (magnitude > CONVERT_INFINITY_F32) return -128;
+    if (magnitude == CONVERT_INFINITY_F32) return bits >> 31 ? -127 : 127;
+    int32_t code = (int32_t)(f32_bits(value * inverse + CONVERT_I8_ROUND) - CONVERT_I8_ROUND_BITS);
+    return (int8_t)(code > 126 ? 126 : code < -126 ? -126 : code);
+}
+
 #endif

@@ -136,6 +136,23 @@ static void run_kernel(const kernel_table_t *table, int op, const reduce_call_t 
     control_leave(before);
 }
 
+static void run_wire(const kernel_table_t *table, const wire_call_t *call)
+{
+    control_t before = control_enter();
+    kernel_wire_run(table, call);
+    control_leave(before);
+}
+
+void wire_run(const wire_call_t *call) { run_wire(choice(), call); }
+
+quoit_status_t wire_run_with(const char *isa, const wire_call_t *call)
+{
+    const kernel_table_t *table = find_table(isa);
+    if (!table) return error_set(QUOIT_ERR_UNSUPPORTED, "reduce: this CPU or build has no kernels for \"%s\"", isa);
+    run_wire(table, call);
+    return QUOIT_OK;
+}
+
 void reduce_run(const reduce_call_t *call) { run_kernel(choice(), (int)call->op, call, NULL); }
 
 quoit_status_t reduce_run_with(const char *isa, const reduce_call_t *call)
@@ -157,6 +174,13 @@ void reduce_scale(quoit_dtype_t dtype, void *destination, const void *source, si
     const double pair[2] = {factor[0], is_complex ? factor[1] : factor[0]};
     reduce_call_t call = {.dtype = dtype, .sources = 1, .source = &source, .count = count, .destination = destination};
     run_kernel(choice(), KERNEL_SCALE, &call, pair);
+}
+
+void reduce_divide(quoit_dtype_t dtype, void *destination, const void *source, size_t count, int64_t divisor)
+{
+    reduce_call_t call = {.dtype = dtype, .op = QUOIT_AVG, .sources = 1, .source = &source, .count = count, .destination = destination,
+                          .finish = {.divisor = divisor}};
+    reduce_run(&call);
 }
 
 void reduce_copy(void *destination, const void *source, size_t bytes, bool stream)

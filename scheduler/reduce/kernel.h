@@ -4,6 +4,7 @@
 #define QUOIT_SCHEDULER_REDUCE_KERNEL_H
 
 #include "scheduler/reduce/reduce.h"
+#include "scheduler/reduce/wire.h"
 
 /** Beside the public operations: one source times `factor`. */
 enum { KERNEL_SCALE = QUOIT_OP_COUNT, KERNEL_OPS };
@@ -14,10 +15,22 @@ enum { KERNEL_SCALE = QUOIT_OP_COUNT, KERNEL_OPS };
  */
 typedef void kernel_fn(const reduce_call_t *call, size_t bytes, const double factor[2]);
 
+/** For wire.h. `sum` is aligned to 64 bytes and has room for KERNEL_WIRE_PIECE elements; count is at most that. */
+enum { KERNEL_WIRE_PIECE = 1024 }; /* elements: whole blocks of int8; 4 KiB as float32 */
+typedef void kernel_wire_take_fn(float *sum, const void *from, size_t count);
+typedef void kernel_wire_give_fn(void *to, const float *sum, size_t count);
+/** sum * factor / divisor, kept within +-limit where it was finite before. */
+typedef void kernel_wire_scale_fn(float *sum, size_t count, float factor, float divisor, float limit);
+
 typedef struct kernel_table {
     const char *isa;
     kernel_fn *run[QUOIT_DTYPE_COUNT][KERNEL_OPS]; /* NULL: quoit_op_check refuses it */
+    kernel_wire_take_fn *wire_load[WIRE_TYPES], *wire_add[WIRE_TYPES];
+    kernel_wire_give_fn *wire_store[WIRE_TYPES];
+    kernel_wire_scale_fn *wire_scale;
 } kernel_table_t;
+
+void kernel_wire_run(const kernel_table_t *table, const wire_call_t *call);
 
 extern const kernel_table_t kernel_scalar, kernel_avx2, kernel_avx512, kernel_neon; /* the last three where they can be built */
 
@@ -44,5 +57,8 @@ extern const kernel_table_t kernel_scalar, kernel_avx2, kernel_avx512, kernel_ne
         KERNEL_ROW_INTEGER(I32, i32, u32), KERNEL_ROW_INTEGER(U32, u32, u32), KERNEL_ROW_INTEGER(I64, i64, u64), \
         KERNEL_ROW_INTEGER(U64, u64, u64), KERNEL_ROW_BOOL, KERNEL_ROW_COMPLEX(C64, c64),                       \
         KERNEL_ROW_COMPLEX(C128, c128)
+
+#define KERNEL_WIRE_ROW(what) {what##_f32, what##_f16, what##_bf16, what##_e4m3, what##_e5m2, what##_i8} /* in the order of wire_type_t */
+#define KERNEL_WIRE_ROWS KERNEL_WIRE_ROW(wire_load), KERNEL_WIRE_ROW(wire_add), KERNEL_WIRE_ROW(wire_store), wire_scale
 
 #endif

@@ -135,4 +135,71 @@ KERNEL(bxor, bool, uint8_t, a ^ b, a)
 KERNELS_COMPLEX(c64, c64_t, float)
 KERNELS_COMPLEX(c128, c128_t, double)
 
-const kernel_table_t kernel_scalar = {"scalar", {KERNEL_ROWS}};
+/* ---- sums through float32, see wire.h */
+
+#define WIRE_FLOAT(type, stored_t, encode)                                                      \
+    static void wire_load_##type(float *sum, const void *from, size_t count)                    \
+    {                                                                                           \
+        for (size_t i = 0; i < count; i++) sum[i] = get_##type(from, i);                        \
+    }                                                                                           \
+    static void wire_add_##type(float *sum, const void *from, size_t count)                     \
+    {                                                                                           \
+        for (size_t i = 0; i < count; i++) sum[i] = sum[i] + get_##type(from, i);               \
+    }                                                                                           \
+    static void wire_store_##type(void *to, const float *sum, size_t count)                     \
+    {                                                                                           \
+        for (size_t i = 0; i < count; i++) {                                                    \
+            stored_t stored = encode(sum[i]);                                                   \
+            memcpy((char *)to + i * sizeof stored, &stored, sizeof stored);                     \
+        }                                                                                       \
+    }
+WIRE_FLOAT(f32, float, quiet_f32)
+WIRE_FLOAT(f16, uint16_t, f16_encode)
+WIRE_FLOAT(bf16, uint16_t, bf16_encode)
+WIRE_FLOAT(e4m3, uint8_t, e4m3_encode)
+WIRE_FLOAT(e5m2, uint8_t, e5m2_encode)
+
+static float wire_get_i8(const void *from, size_t i)
+{
+    const char *block = (const char *)from + i / WIRE_BLOCK * (WIRE_BLOCK + sizeof(float));
+    float scale;
+    memcpy(&scale, block, sizeof scale);
+    return i8_decode((int8_t)block[sizeof scale + i % WIRE_BLOCK], scale);
+}
+
+static void wire_load_i8(float *sum, const void *from, size_t count)
+{
+    for (size_t i = 0; i < count; i++) sum[i] = wire_get_i8(from, i);
+}
+
+static void wire_add_i8(float *sum, const void *from, size_t count)
+{
+    for (size_t i = 0; i < count; i++) sum[i] = sum[i] + wire_get_i8(from, i);
+}
+
+static void wire_store_i8(void *to, const float *sum, size_t count)
+{
+    char *block = to;
+    for (size_t begin = 0; begin < count; begin += WIRE_BLOCK, block += WIRE_BLOCK + sizeof(float)) {
+        size_t length = count - begin < WIRE_BLOCK ? count - begin : WIRE_BLOCK;
+        uint32_t largest = 0;
+        for (size_t i = 0; i < length; i++) {
+            uint32_t magnitude = f32_bits(sum[begin + i]) & 0x7fffffffu;
+            if (magnitude < CONVERT_INFINITY_F32 && magnitude > largest) largest = magnitude;
+        }
+        float inverse, scale = i8_scale(largest, &inverse);
+        memcpy(block, &scale, sizeof scale);
+        for (size_t i = 0; i < length; i++) block[sizeof scale + i] = (char)i8_encode(sum[begin + i], inverse);
+    }
+}
+
+static void wire_scale(float *sum, size_t count, float factor, float divisor, float limit)
+{
+    for (size_t i = 0; i < count; i++) {
+        float after = sum[i] * factor / divisor;
+        bool bounded = isfinite(sum[i]);
+        sum[i] = bounded && after > limit ? limit : bounded && after < -limit ? -limit : after;
+    }
+}
+
+const kernel_table_t kernel_scalar = {"scalar", {KERNEL_ROWS}, KERNEL_WIRE_ROWS};

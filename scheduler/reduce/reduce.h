@@ -46,6 +46,9 @@ void reduce_run(const reduce_call_t *call);
  */
 void reduce_scale(quoit_dtype_t dtype, void *destination, const void *source, size_t count, const double factor[2]);
 
+/** avg's second half alone: destination[i] = source[i] / divisor, rounded to dtype. May be in place. */
+void reduce_divide(quoit_dtype_t dtype, void *destination, const void *source, size_t count, int64_t divisor);
+
 /** memcpy with the same choice of stores as above; regions must not overlap, unless equal (then nothing happens). */
 void reduce_copy(void *destination, const void *source, size_t bytes, bool stream);
 
