@@ -69,6 +69,14 @@ static family_t family_of(quoit_dtype_t dtype)
     return FAMILY_MOVED_ONLY;
 }
 
+const char *quoit_wire_name(quoit_wire_t wire)
+{
+    static const char *const names[QUOIT_WIRE_COUNT] = {
+        [QUOIT_WIRE_DEFAULT] = "default", [QUOIT_WIRE_NONE] = "none", [QUOIT_WIRE_F32] = "float32",
+        [QUOIT_WIRE_BF16] = "bf16",       [QUOIT_WIRE_F16] = "fp16",  [QUOIT_WIRE_I8] = "int8"};
+    return (unsigned)wire < QUOIT_WIRE_COUNT ? names[wire] : "?";
+}
+
 static bool op_supports(quoit_op_t op, family_t family)
 {
     if (family == FAMILY_MOVED_ONLY) return false;

@@ -361,7 +361,8 @@ void comm_check(quoit_comm_t *comm, uint64_t now)
 static bool plan_fits(const plan_t *plan, const plan_request_t *request)
 {
     return plan->collective == request->collective && plan->algorithm == request->algorithm && plan->root == request->root &&
-           plan->premul == request->premul && plan->small == request->small;
+           plan->premul == request->premul && plan->share == request->share && plan->wire == request->wire &&
+           plan->small == request->small;
 }
 
 quoit_status_t comm_plan(quoit_comm_t *comm, const plan_request_t *request, plan_t **plan)

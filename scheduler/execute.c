@@ -141,6 +141,14 @@ static quoit_status_t reclaim(quoit_comm_t *comm, chunk_run_t *run)
     return window_lease(comm->window, execution->slot_stride * depth);
 }
 
+/* A copy that is multiplied by the premul factor, or divided by avg's share. */
+static void copy_changed(const quoit_comm_t *comm, const plan_step_t *step, void *to, const void *from, size_t count)
+{
+    const operation_t *operation = comm->execution.operation;
+    if (step->flags & STEP_SCALE) reduce_scale(operation->description.dtype, to, from, count, operation->factor);
+    else reduce_divide(operation->description.dtype, to, from, count, comm->execution.plan->share);
+}
+
 static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
 {
     uint8_t *to, *from;
@@ -151,10 +159,26 @@ static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step
     execution_t *execution = &comm->execution;
     if (source_count < count) count = source_count;
     if (count == 0) return QUOIT_OK;
-    if (step->flags & STEP_SCALE)
-        reduce_scale(execution->operation->description.dtype, to, from, count, execution->operation->factor);
+    if (step->flags & (STEP_SCALE | STEP_SHARE))
+        copy_changed(comm, step, to, from, count);
     else if (to != from)
         reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
+    return QUOIT_OK;
+}
+
+/* Inputs of a reduction over the window, in member order; one's own is known. */
+static inline quoit_status_t find_window_sources(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step, uint8_t *own)
+{
+    plan_operand_t theirs = step->source;
+    theirs.space = SPACE_SLOT;
+    for (int i = 0; i < comm->window->members; i++) {
+        size_t unused;
+        theirs.member = i;
+        uint8_t *each = own;
+        quoit_status_t status = i == comm->window->me ? QUOIT_OK : resolve(comm, run->chunk, &theirs, &each, &unused);
+        if (status != QUOIT_OK) return status;
+        comm->execution.source[i] = each;
+    }
     return QUOIT_OK;
 }
 
@@ -178,15 +202,8 @@ static quoit_status_t reduce(quoit_comm_t *comm, chunk_run_t *run, const plan_st
         execution->source[1] = source;
     } else {
         sources = comm->window->members;
-        plan_operand_t theirs = step->source;
-        theirs.space = SPACE_SLOT;
-        for (int i = 0; i < sources; i++) {
-            theirs.member = i;
-            uint8_t *each = source;
-            if (i != comm->window->me) status = resolve(comm, run->chunk, &theirs, &each, &unused);
-            if (status != QUOIT_OK) return status;
-            execution->source[i] = each;
-        }
+        status = find_window_sources(comm, run, step, source);
+        if (status != QUOIT_OK) return status;
     }
     reduce_call_t call = {.dtype = operation->description.dtype,
                           .op = operation->description.op,
@@ -196,8 +213,48 @@ static quoit_status_t reduce(quoit_comm_t *comm, chunk_run_t *run, const plan_st
                           .destination = to,
                           .copy = second,
                           .stream = step->flags & STEP_STREAM && execution->streams};
-    if (step->flags & STEP_FINISH && operation->description.op == QUOIT_AVG) call.finish.divisor = comm->size;
+    if (step->flags & (STEP_FINISH | STEP_SHARE) && operation->description.op == QUOIT_AVG)
+        call.finish.divisor = step->flags & STEP_SHARE ? execution->plan->share : comm->size;
     reduce_run(&call);
+    return QUOIT_OK;
+}
+
+/* Where in the caller's residual the elements of a step belong: those of a uniform piece. */
+static float *residual_at(const execution_t *execution, const chunk_run_t *run, const plan_operand_t *operand)
+{
+    plan_piece_t piece;
+    plan_operand_t whole = *operand;
+    whole.space = SPACE_TEMP;
+    whole.form = FORM_SUM; /* counts in elements of float32 */
+    plan_locate(&execution->binding, run->chunk, &whole, &piece);
+    return execution->operation->residual + run->chunk * execution->binding.chunk + piece.offset / sizeof(float);
+}
+
+static __attribute__((noinline)) quoit_status_t convert(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
+{
+    execution_t *execution = &comm->execution;
+    operation_t *operation = execution->operation;
+    uint8_t *to, *source;
+    size_t count, unused;
+    quoit_status_t status = resolve(comm, run->chunk, &step->destination, &to, &count);
+    if (status != QUOIT_OK || count == 0) return status;
+    status = resolve(comm, run->chunk, &step->source, &source, &unused);
+    if (status != QUOIT_OK) return status;
+    wire_call_t call = plan_wire_call(execution->plan, step, (quoit_dtype_t)operation->description.dtype, comm->size, operation->factor[0]);
+    execution->source[0] = source;
+    if (step->verb == VERB_SUM_WINDOW) {
+        call.sources = comm->window->members;
+        status = find_window_sources(comm, run, step, source);
+    } else if (call.sources == 2) {
+        status = resolve(comm, run->chunk, &step->source2, &source, &unused);
+        execution->source[1] = source;
+    }
+    if (status != QUOIT_OK) return status;
+    call.source = execution->source;
+    call.count = count;
+    call.destination = to;
+    if (step->flags & STEP_NOTE && operation->residual) call.error = residual_at(execution, run, &step->destination);
+    wire_run(&call);
     return QUOIT_OK;
 }
 
@@ -227,7 +284,8 @@ static quoit_status_t start_transfer(quoit_comm_t *comm, chunk_run_t *run, const
     started->receives = receives;
     started->transfer.what = comm->hash;
     const quoit_transport_ops_t *ops = endpoint->transport->ops;
-    size_t bytes = count * execution->binding.width;
+    size_t bytes = operand->form == FORM_WHOLE ? count * execution->binding.width
+                                               : plan_form_bytes(&execution->binding, (plan_form_t)operand->form, count);
     status = receives ? ops->recv(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer)
                       : ops->send(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer);
     if (status < 0) return status;
@@ -293,6 +351,9 @@ static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_
     case VERB_SEND:
     case VERB_RECV: return start_transfer(comm, run, step);
     case VERB_WAIT: return wait_transfers(comm, run);
+    case VERB_ENCODE:
+    case VERB_DECODE:
+    case VERB_SUM_WINDOW: return convert(comm, run, step);
     default: return error_set(QUOIT_ERR_INTERNAL, "plan has a step of kind %d", step->verb);
     }
 }
@@ -423,6 +484,8 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
                               .rank = comm->rank,
                               .root = operation->description.root < 0 ? 0 : operation->description.root,
                               .premul = operation->description.op == QUOIT_PREMUL_SUM && operation->reduces,
+                              .share = operation->share,
+                              .wire = operation->wire,
                               .small = operation->small};
     quoit_status_t status = comm_plan(comm, &request, &execution->plan);
     if (status != QUOIT_OK) return status;

@@ -43,6 +43,9 @@ struct operation {
     plan_side_t send, recv;
     size_t width;
     double factor[2];
+    quoit_wire_t wire;         /* see plan_wire */
+    int64_t share;             /* see plan_share */
+    float *residual;           /* [count] the caller's; NULL: not wanted */
     uint64_t journal_number;   /* of its entry in the communicator's journal; 0: none yet */
     uint64_t trace_begun;      /* ns; 0: nobody traced it then */
     quoit_part_t *parts;       /* copies of the caller's part arrays; owned */

@@ -54,8 +54,11 @@ static quoit_status_t check_request(const topology_t *topology, const plan_reque
     if (!fits(request->algorithm, topology))
         return error_set(QUOIT_ERR_INVALID, "plan of %s: algorithm %s does not fit %d ranks on %d hosts", collective, algorithm,
                          ranks, topology->hosts);
-    if (request->premul && !reduces(request->collective))
-        return error_set(QUOIT_ERR_INVALID, "plan of %s: a premul factor goes with reductions only", collective);
+    if ((request->premul || request->share) && !reduces(request->collective))
+        return error_set(QUOIT_ERR_INVALID, "plan of %s: a premul factor, or an average's share, goes with reductions only", collective);
+    if (request->wire > QUOIT_WIRE_NONE && (!reduces(request->collective) || request->wire >= QUOIT_WIRE_COUNT))
+        return error_set(QUOIT_ERR_INVALID, "plan of %s: wire format %s goes with reductions only", collective, quoit_wire_name(request->wire));
+    if (request->premul && request->share) return error_set(QUOIT_ERR_INVALID, "plan of %s: an average with a premul factor", collective);
     return QUOIT_OK;
 }
 
@@ -91,6 +94,8 @@ quoit_status_t plan_create(const topology_t *topology, const tuning_t *tuning, c
     made->root = has_root(request->collective) ? request->root : 0;
     made->uniform = is_uniform(request->collective);
     made->premul = request->premul;
+    made->share = request->share;
+    made->wire = request->wire;
     made->block_side = request->collective == COLLECTIVE_ALLGATHER || request->collective == COLLECTIVE_GATHER ? SPACE_RECV : SPACE_SEND;
     made->depth = choose_depth(tuning, request);
     made->places = 1;
@@ -174,7 +179,8 @@ void plan_bind(plan_binding_t *binding, const tuning_t *tuning)
 {
     size_t count = larger(largest_block(&binding->send, binding->ranks), largest_block(&binding->recv, binding->ranks));
     size_t width = larger(binding->width, 1); /* a barrier may have none */
-    size_t chunk = chunk_bytes(binding, tuning, count) / width;
+    size_t chunk = chunk_bytes(binding, tuning, count);
+    chunk /= plan_is_wired(binding->plan) && binding->plan->small && width < sizeof(float) ? width + sizeof(float) : width; /* sums beside */
     size_t unit = larger(PLAN_ALIGNMENT / width, 1);
     if (chunk > unit) chunk -= chunk % unit;
     binding->chunk = larger(chunk, 1);
@@ -206,6 +212,38 @@ static char *side_address(const plan_side_t *side, int block, size_t element, si
     return side->base + ((size_t)block * side->stride + element) * width;
 }
 
+/* ---- forms */
+
+size_t plan_form_bytes(const plan_binding_t *binding, plan_form_t form, size_t count)
+{
+    switch (form) {
+    case FORM_SUM: return count * sizeof(float);
+    case FORM_WIRE: return wire_bytes(plan_wire_type(binding->plan->wire), count);
+    default: return count * binding->width;
+    }
+}
+
+/* Bytes from one element's place to the next in wire form; scales of int8 find room between parts, which begin 16 elements apart at least. */
+static size_t wire_stride(const plan_t *plan) { return plan->wire == QUOIT_WIRE_F32 ? sizeof(float) : 2; }
+
+/* A place has room for the scale of a part of one element, too. */
+static size_t wire_place_bytes(const plan_binding_t *binding) { return binding->chunk * wire_stride(binding->plan) + PLAN_ALIGNMENT; }
+
+size_t plan_wired_slot_bytes(const plan_binding_t *binding)
+{
+    size_t places = (size_t)binding->plan->places, sums = places * binding->chunk * sizeof(float), wire = places * wire_place_bytes(binding);
+    size_t slot = binding->width == sizeof(float) ? sums : places * binding->chunk * binding->width + sums;
+    return larger(slot, wire); /* the wire form is in scratch only */
+}
+
+static size_t form_offset(const plan_binding_t *binding, const plan_operand_t *operand, size_t from)
+{
+    size_t place = operand->block == PLAN_NO_BLOCK ? 0 : (size_t)operand->place, places = (size_t)binding->plan->places;
+    if (operand->form == FORM_WIRE) return place * wire_place_bytes(binding) + from * wire_stride(binding->plan);
+    bool behind = operand->space == SPACE_SLOT && binding->width != sizeof(float);
+    return (behind ? places * binding->chunk * binding->width : 0) + (place * binding->chunk + from) * sizeof(float);
+}
+
 void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand, plan_piece_t *piece)
 {
     size_t width = binding->width, total = operand_total(binding, (plan_space_t)operand->space, operand->block);
@@ -222,7 +260,13 @@ void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand
         if (to > from) piece->data = side_address(&binding->recv, operand->block, begin + from, width);
         break;
     case SPACE_SLOT:
-    case SPACE_TEMP: piece->offset = ((operand->block == PLAN_NO_BLOCK ? 0 : (size_t)operand->place) * binding->chunk + from) * width; break;
+    case SPACE_TEMP:
+        if (operand->form != FORM_WHOLE) {
+            piece->offset = form_offset(binding, operand, from);
+            break;
+        }
+        piece->offset = ((operand->block == PLAN_NO_BLOCK ? 0 : (size_t)operand->place) * binding->chunk + from) * width;
+        break;
     default: piece->count = 0; break;
     }
 }

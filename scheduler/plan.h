@@ -9,6 +9,10 @@
  *   part     a piece is cut into equal parts (plan_part_begin) when ranks share the work on it.
  *   window   the slots of a host's ranks, readable and writable by all of them. `depth` slots a rank, chunk c uses slot (ticket of c) mod depth.
  *   stage    a counter a rank publishes: at most PLAN_STAGES. SIGNAL s sets it to the chunk's ticket; AWAIT s waits for that of others.
+ *   form     of elements in a SLOT or TEMP: whole (of the caller's dtype), sums (float32), or wire (as they cross the network). Only plans with a
+ *            wire format have others than whole; a TEMP has one form in a plan; sums lie behind what is whole in a slot, or, where the
+ *            dtype is float32, in its place.
+ *   share    avg's part in what crosses hosts: see plan_share.
  *   edge     a message from one rank to another (any transport). Messages of one edge and chunk match in the order of their steps.
  *
  * Order of execution, which both the engine and the simulator keep: steps of a chunk run in order; step s of chunk c+1 may run as
@@ -27,6 +31,8 @@
 #define QUOIT_SCHEDULER_PLAN_H
 
 #include "base/status.h"
+#include "quoit/quoit.h"
+#include "scheduler/reduce/wire.h"
 #include "scheduler/topology.h"
 
 #include <stdbool.h>
@@ -77,12 +83,14 @@ typedef enum plan_space {
     SPACE_TEMP  /* private scratch number `member` of this chunk, one slot large */
 } plan_space_t;
 
+typedef enum plan_form { FORM_WHOLE, FORM_SUM, FORM_WIRE } plan_form_t;
+
 /**
  * Some elements of one space. In SEND and RECV they lie where the caller has them; in SLOT and TEMP a uniform piece begins at 0,
  * and a block's piece begins at place * C elements (C: chunk length).
  */
 typedef struct plan_operand {
-    uint8_t space;
+    uint8_t space, form;         /* SEND and RECV are whole */
     int32_t member;              /* SLOT: index among the host's ranks; TEMP: number of the scratch */
     int32_t block;               /* rank whose block, or PLAN_NO_BLOCK for a uniform piece */
     int32_t place;               /* blocks in SLOT and TEMP only */
@@ -101,13 +109,19 @@ typedef enum plan_verb {
     VERB_SEND,     /* start: source goes to rank `peer` */
     VERB_RECV,     /* start: destination comes from rank `peer` */
     VERB_WAIT,     /* until all transfers this chunk has started are done */
+    VERB_ENCODE,   /* destination (wire) = source, + source2 if any, added in float32 and rounded once; the forms may differ.
+                      STEP_SCALE, STEP_SHARE: of source alone */
+    VERB_DECODE,   /* the same to another form */
+    VERB_SUM_WINDOW, /* as REDUCE_WINDOW, to a destination of sums. STEP_SHARE: of the result */
     VERB_COUNT
 } plan_verb_t;
 
 enum {
-    STEP_FINISH = 1u << 0, /* REDUCE*: the last one for these elements: apply avg's division */
-    STEP_SCALE = 1u << 1,  /* COPY: apply the premul factor */
-    STEP_STREAM = 1u << 2  /* what is written is not read by this host again: non-temporal stores may pay */
+    STEP_FINISH = 1u << 0, /* the last one for these elements: apply avg's division, or what is left of it in a plan with a share */
+    STEP_SCALE = 1u << 1,  /* COPY, ENCODE, DECODE: apply the premul factor */
+    STEP_STREAM = 1u << 2, /* what is written is not read by this host again: non-temporal stores may pay */
+    STEP_SHARE = 1u << 3,  /* divide by the plan's share */
+    STEP_NOTE = 1u << 4    /* ENCODE: what its rounding takes away is lost to the result here and nowhere else: see quoit_call_t.residual */
 };
 
 typedef struct plan_step {
@@ -122,6 +136,8 @@ typedef struct plan {
     int rank, root;
     bool uniform;            /* else blocks */
     bool premul;
+    int64_t share;           /* see plan_share; 0: none */
+    quoit_wire_t wire;       /* NONE, or in what its elements cross the network */
     uint8_t block_side;      /* SPACE_SEND or SPACE_RECV: whose counts the blocks in SLOT and TEMP have */
     int depth;               /* chunks in flight, at least 1 */
     int places;              /* pieces of C elements that a slot (or scratch) holds: 1 for uniform ones */
@@ -148,8 +164,23 @@ typedef struct plan_request {
     plan_algorithm_t algorithm;
     int rank, root; /* root: 0 where there is none */
     bool premul;
+    int64_t share;     /* see plan_share */
+    quoit_wire_t wire; /* see plan_wire; NONE or DEFAULT: none */
     bool small;
 } plan_request_t;
+
+/**
+ * The wire format that an operation uses when its communicator wants `wanted`: NONE where it is not made for it. float32 is for the
+ * sums of small floats (rounded once, at the end); the others for sums of wider floats, when there are several hosts.
+ */
+quoit_wire_t plan_wire(const topology_t *topology, plan_collective_t collective, plan_algorithm_t algorithm, quoit_dtype_t dtype, quoit_op_t op,
+                       quoit_wire_t wanted);
+/**
+ * Averages of small floats, or in a wire format, would overflow between hosts if the sum crossed them. So what a host gives is divided
+ * by this power of two, which costs no bits, and the last sum by the rest, ranks/share, rounded once; it is kept finite if it was.
+ * The share is so large that a partial sum cannot overflow even if each rounding on its way were upwards. 0: nothing is divided before.
+ */
+int64_t plan_share(const topology_t *topology, plan_algorithm_t algorithm, quoit_dtype_t dtype, quoit_op_t op, quoit_wire_t wire);
 
 /**
  * Choose an algorithm. bytes: of the whole vector (uniform), of the largest block (blocks; for gather and scatter, where not all
@@ -181,9 +212,13 @@ typedef struct plan_binding {
 
 /** Fill chunk and chunks from the plan, the tuning and the buffers (all other members set before). Every rank gets the same C. */
 void plan_bind(plan_binding_t *binding, const tuning_t *tuning);
+static inline bool plan_is_wired(const plan_t *plan) { return plan->wire > QUOIT_WIRE_NONE; }
+/** Bytes of one slot and of one scratch buffer, in plans with a wire format. */
+size_t plan_wired_slot_bytes(const plan_binding_t *binding);
 /** Bytes of one slot and of one scratch buffer. */
 static inline size_t plan_slot_bytes(const plan_binding_t *binding)
 {
+    if (plan_is_wired(binding->plan)) return plan_wired_slot_bytes(binding);
     return (size_t)binding->plan->places * binding->chunk * binding->width;
 }
 
@@ -195,6 +230,10 @@ typedef struct plan_piece {
 } plan_piece_t;
 
 void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand, plan_piece_t *piece);
+/** Bytes of `count` elements in a form. */
+size_t plan_form_bytes(const plan_binding_t *binding, plan_form_t form, size_t count);
+/** What an ENCODE, DECODE or SUM_WINDOW of a plan is to do: all of the call but memory and count. factor: of premul_sum. */
+wire_call_t plan_wire_call(const plan_t *plan, const plan_step_t *step, quoit_dtype_t dtype, int ranks, double factor);
 /** Where part `index` of `parts` begins in a piece of `count` elements: multiples of 64 bytes apart. Part `parts` begins at count. */
 size_t plan_part_begin(size_t count, size_t width, int parts, int index);
 /** A block transfer without elements is no message at all (both sides know); a uniform one without elements is an empty message. */

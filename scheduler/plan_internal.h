@@ -13,6 +13,8 @@ enum {
     PLAN_RING_PART = 1024             /* bytes: a ring whose messages would be smaller loses against doubling */
 };
 
+wire_type_t plan_wire_type(quoit_wire_t wire); /* of NONE: any */
+
 const char *plan_space_name(plan_space_t space);
 
 #endif

@@ -43,7 +43,8 @@ const char *plan_verb_name(plan_verb_t verb)
     static const char *const names[VERB_COUNT] = {
         [VERB_RECLAIM] = "reclaim", [VERB_SIGNAL] = "signal", [VERB_AWAIT] = "await",
         [VERB_CONSUMED] = "consumed", [VERB_COPY] = "copy", [VERB_REDUCE] = "reduce",
-        [VERB_REDUCE_WINDOW] = "reduce_window", [VERB_SEND] = "send", [VERB_RECV] = "recv", [VERB_WAIT] = "wait"};
+        [VERB_REDUCE_WINDOW] = "reduce_window", [VERB_SEND] = "send", [VERB_RECV] = "recv", [VERB_WAIT] = "wait",
+        [VERB_ENCODE] = "encode", [VERB_DECODE] = "decode", [VERB_SUM_WINDOW] = "sum_window"};
     return (unsigned)verb < VERB_COUNT ? names[verb] : "?";
 }
 
@@ -59,6 +60,7 @@ static void print_operand(const plan_operand_t *operand, text_t *text)
     bool numbered = operand->space == SPACE_SLOT || operand->space == SPACE_TEMP;
     text_append(text, "%s", plan_space_name((plan_space_t)operand->space));
     if (numbered) text_append(text, "(%d)", operand->member);
+    if (operand->form != FORM_WHOLE) text_append(text, operand->form == FORM_SUM ? " sums" : " wire");
     if (operand->block != PLAN_NO_BLOCK) text_append(text, " block %d", operand->block);
     if (operand->block != PLAN_NO_BLOCK && numbered) text_append(text, " at %d", operand->place);
     if (operand->parts == 1) return;
@@ -87,18 +89,22 @@ static void print_step(const plan_step_t *step, text_t *text)
     case VERB_COPY:
     case VERB_REDUCE:
     case VERB_REDUCE_WINDOW:
+    case VERB_ENCODE:
+    case VERB_DECODE:
+    case VERB_SUM_WINDOW:
         text_append(text, " ");
         print_operand(&step->destination, text);
         if (step->second.space != SPACE_NONE) text_append(text, " and ");
         if (step->second.space != SPACE_NONE) print_operand(&step->second, text);
-        text_append(text, step->verb == VERB_REDUCE_WINDOW ? " = all slots, mine " : " = ");
+        text_append(text, step->verb == VERB_REDUCE_WINDOW || step->verb == VERB_SUM_WINDOW ? " = all slots, mine " : " = ");
         print_operand(&step->source, text);
-        if (step->verb == VERB_REDUCE) text_append(text, " + ");
-        if (step->verb == VERB_REDUCE) print_operand(&step->source2, text);
+        if (step->source2.space != SPACE_NONE) text_append(text, " + ");
+        if (step->source2.space != SPACE_NONE) print_operand(&step->source2, text);
         break;
     default: break;
     }
     if (step->flags & STEP_SCALE) text_append(text, ", scaled");
+    if (step->flags & STEP_SHARE) text_append(text, ", its share");
     if (step->flags & STEP_FINISH) text_append(text, ", finished");
     if (step->flags & STEP_STREAM) text_append(text, ", streamed");
     text_append(text, "\n");
@@ -111,6 +117,8 @@ void plan_print(const plan_t *plan, text_t *text)
     text_append(text, "%d steps a chunk, %d chunks in flight, %d transfers, slot of %d place%s, %d scratch buffer%s%s%s\n", plan->steps,
                 plan->depth, plan->transfers, plan->places, plan->places == 1 ? "" : "s", plan->temps, plan->temps == 1 ? "" : "s",
                 plan->window ? ", window" : "", plan->small ? ", small" : "");
+    if (plan_is_wired(plan)) text_append(text, "between hosts as %s\n", quoit_wire_name(plan->wire));
+    if (plan->share) text_append(text, "avg divides by %lld before, by the rest after\n", (long long)plan->share);
     for (int i = 0; i < plan->steps; i++) {
         text_append(text, "%4d  ", i);
         print_step(&plan->step[i], text);

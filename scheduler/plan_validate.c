@@ -76,6 +76,18 @@ static const char *bad_slot(const check_t *check, const plan_operand_t *operand,
     return NULL;
 }
 
+/* The form in which the plan's first use of a scratch has it. */
+static int scratch_form(const check_t *check, int number)
+{
+    for (int i = 0; i < check->plan->steps; i++) {
+        const plan_step_t *step = &check->plan->step[i];
+        const plan_operand_t *operand[] = {&step->destination, &step->second, &step->source, &step->source2};
+        for (int k = 0; k < 4; k++)
+            if (operand[k]->space == SPACE_TEMP && operand[k]->member == number) return operand[k]->form;
+    }
+    return FORM_WHOLE;
+}
+
 static const char *bad_operand(const check_t *check, const plan_operand_t *operand, bool writes)
 {
     const plan_t *plan = check->plan;
@@ -86,6 +98,10 @@ static const char *bad_operand(const check_t *check, const plan_operand_t *opera
     if (!plan->uniform && (operand->block < 0 || operand->block >= check->topology->ranks)) return "names a block of no rank";
     if (operand->place < 0 || operand->place >= plan->places) return "has a place out of range";
     if (operand->space == SPACE_TEMP && (operand->member < 0 || operand->member >= plan->temps)) return "names a scratch out of range";
+    if (operand->form != FORM_WHOLE && !plan_is_wired(plan)) return "has a form in a plan without a wire format";
+    if (operand->form != FORM_WHOLE && operand->space != SPACE_SLOT && operand->space != SPACE_TEMP) return "has another form than whole in the caller's memory";
+    if (operand->form == FORM_WIRE && operand->space == SPACE_SLOT) return "has a wire form in a slot";
+    if (operand->space == SPACE_TEMP && scratch_form(check, operand->member) != operand->form) return "uses a scratch in two forms";
     if (operand->space == SPACE_SLOT) return bad_slot(check, operand, writes);
     return bad_buffer(check, operand, writes);
 }
@@ -121,14 +137,20 @@ static const char *bad_window_sources(const check_t *check, const plan_operand_t
 
 static const char *check_data(const check_t *check, const plan_step_t *step)
 {
+    bool converts = step->verb == VERB_ENCODE || step->verb == VERB_DECODE, plain = !converts && step->verb != VERB_SUM_WINDOW;
     const char *what = bad_use(check, &step->source, false);
     if (!what) what = bad_use(check, &step->destination, true);
+    if (!what && (plain || (step->verb == VERB_DECODE)) && step->destination.form == FORM_WIRE) what = "writes a wire form";
+    if (!what && plain && (step->source.form != FORM_WHOLE || step->destination.form != FORM_WHOLE)) what = "works on another form than whole";
+    if (!what && step->verb == VERB_SUM_WINDOW && step->destination.form != FORM_SUM) what = "writes another form than sums";
     if (!what && step->second.space != SPACE_NONE) what = bad_use(check, &step->second, true);
-    if (!what && step->verb == VERB_REDUCE) what = bad_use(check, &step->source2, false);
-    if (!what && step->verb == VERB_REDUCE_WINDOW) what = bad_window_sources(check, &step->source);
-    if (!what && step->second.space != SPACE_NONE && step->verb == VERB_COPY) what = "has a second destination";
-    if (!what && (step->flags & STEP_SCALE) && step->verb != VERB_COPY) what = "scales but is no COPY";
-    if (!what && (step->flags & STEP_FINISH) && step->verb == VERB_COPY) what = "finishes but is a COPY";
+    if (!what && (step->verb == VERB_REDUCE || (converts && step->source2.space != SPACE_NONE))) what = bad_use(check, &step->source2, false);
+    if (!what && (step->verb == VERB_REDUCE_WINDOW || step->verb == VERB_SUM_WINDOW)) what = bad_window_sources(check, &step->source);
+    if (!what && step->second.space != SPACE_NONE && step->verb != VERB_REDUCE && step->verb != VERB_REDUCE_WINDOW) what = "has a second destination";
+    if (!what && (step->flags & STEP_SCALE) && step->verb != VERB_COPY && !converts) what = "scales but is no COPY";
+    if (!what && (step->flags & STEP_FINISH) && (step->verb == VERB_COPY || step->verb == VERB_SUM_WINDOW)) what = "finishes but is not the last sum";
+    if (!what && (step->flags & STEP_SHARE) && (check->plan->share == 0 || step->verb == VERB_REDUCE)) what = "divides by a share that there is not";
+    if (!what && (step->flags & STEP_NOTE) && step->verb != VERB_ENCODE) what = "notes an error but does not encode";
     return what;
 }
 
@@ -179,7 +201,10 @@ static const char *check_step(check_t *check, const plan_step_t *step)
     case VERB_CONSUMED: return check_sync(check, step);
     case VERB_COPY:
     case VERB_REDUCE:
-    case VERB_REDUCE_WINDOW: return check_data(check, step);
+    case VERB_REDUCE_WINDOW:
+    case VERB_ENCODE:
+    case VERB_DECODE:
+    case VERB_SUM_WINDOW: return check_data(check, step);
     case VERB_SEND:
     case VERB_RECV: return check_transfer(check, step);
     case VERB_WAIT:

@@ -126,7 +126,10 @@ static sim_outcome_t run_step(sim_t *sim, sim_rank_t *rank, sim_run_t *run)
     case VERB_CONSUMED: return sim_run_sync(sim, rank, run, step);
     case VERB_COPY:
     case VERB_REDUCE:
-    case VERB_REDUCE_WINDOW: return sim_run_data(sim, rank, run, step);
+    case VERB_REDUCE_WINDOW:
+    case VERB_ENCODE:
+    case VERB_DECODE:
+    case VERB_SUM_WINDOW: return sim_run_data(sim, rank, run, step);
     case VERB_SEND:
     case VERB_RECV: return sim_start_transfer(sim, rank, run, step);
     case VERB_WAIT: return sim_wait(sim, rank, run);

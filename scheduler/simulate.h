@@ -17,6 +17,7 @@ typedef struct simulation {
     quoit_op_t op;
     const double (*factor)[2]; /* [ranks] premul_sum: each rank's factor; NULL: all 1 */
     plan_binding_t *binding; /* [ranks], bound */
+    float *const *residual;  /* [ranks][count] += what encoding takes away, of uniform collectives; NULL: not wanted */
     uint64_t seed;           /* 0: round robin */
     double alpha, beta;      /* seconds a message, seconds a byte over a network interface */
     /* out */

@@ -207,7 +207,10 @@ static const char *category_of(const trace_event_t *event)
     case VERB_WAIT: return event->type == TRACE_ARRIVAL ? "network,start-up" : "network";
     case VERB_COPY:
     case VERB_REDUCE:
-    case VERB_REDUCE_WINDOW: return "work";
+    case VERB_REDUCE_WINDOW:
+    case VERB_ENCODE:
+    case VERB_DECODE:
+    case VERB_SUM_WINDOW: return "work";
     default: return event->type == TRACE_ARRIVAL ? "host,start-up" : "host";
     }
 }

@@ -190,13 +190,31 @@ QUOIT_API quoit_status_t quoit_device_find(const char *name, quoit_device_t *dev
 typedef struct quoit_comm quoit_comm_t;
 typedef struct quoit_request quoit_request_t;
 
+/**
+ * What sums of floats are while they cross the network between hosts; inside a host they stay as they are, and everything else goes
+ * as it is. docs/wire.md says which collectives, dtypes and ops it is for, and how large the errors are.
+ */
+typedef enum quoit_wire {
+    QUOIT_WIRE_DEFAULT, /* setting WIRE_DTYPE of rank 0 */
+    QUOIT_WIRE_NONE,    /* of the caller's dtype */
+    QUOIT_WIRE_F32,     /* 16- and 8-bit floats as float32: rounded once in all */
+    QUOIT_WIRE_BF16, QUOIT_WIRE_F16, /* float32 in half the bytes */
+    QUOIT_WIRE_I8,      /* float32 in 0.26 of the bytes, float16 and bfloat16 in 0.52: a scale for each 128 elements */
+    QUOIT_WIRE_COUNT
+} quoit_wire_t;
+/** "none", "float32", "bf16", "fp16", "int8", "default"; "?" for what is none. */
+QUOIT_API const char *quoit_wire_name(quoit_wire_t wire);
+
+/** Fields may be added at the end: struct_size tells which there are. */
 typedef struct quoit_comm_config {
     size_t struct_size;
     const char *name; /* for messages and describe; NULL: "world", or "group" */
     int timeout_ms;   /* of creation and of each operation; 0: setting TIMEOUT */
+    int reserved;     /* 0 */
+    quoit_wire_t wire; /* the same on all ranks, else ERR_MISMATCH at the first operation */
 } quoit_comm_config_t;
 
-#define QUOIT_COMM_CONFIG_INIT {sizeof(quoit_comm_config_t), NULL, 0}
+#define QUOIT_COMM_CONFIG_INIT {sizeof(quoit_comm_config_t), NULL, 0, 0, QUOIT_WIRE_DEFAULT}
 
 /**
  * Create a communicator of `size` ranks that meet in `store`. Blocks until all have come or the timeout is over.

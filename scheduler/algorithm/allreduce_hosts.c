@@ -17,6 +17,8 @@
  * Doubling (small): the members publish all, the leader alone reduces, the leaders double, the members copy.
  * Ring and direct (no windows): every rank is its own host.
  *
+ * With a wire format (wire.c) the leader's slot holds its host's sum in float32, and the result whole.
+ *
  * Invariants: part i of a leader's slot is read and written by member i only between its stage 0 and stage 1. An element is summed
  * in member order inside a host, then in the order of the ring, whoever does it. A host of one rank works on its own buffers
  * without any window.
@@ -25,14 +27,32 @@
 #include "scheduler/algorithm/algorithms.h"
 #include "scheduler/algorithm/ring.h"
 
-typedef void exchange_t(builder_t *builder, const circle_t *circle, plan_operand_t input, plan_operand_t work);
+/* How the circle's ranks exchange their sums, without and with a wire format. */
+typedef struct exchange {
+    void (*run)(builder_t *builder, const circle_t *circle, plan_operand_t input, plan_operand_t work);
+    void (*run_wire)(builder_t *builder, const circle_t *circle, plan_operand_t input, plan_operand_t work, unsigned flags);
+} exchange_t;
 
-/* Without windows: from SEND to RECV, or with a premul factor all in RECV, scaled. */
-static void run_alone(builder_t *builder, const circle_t *circle, exchange_t *run)
+static const exchange_t ring = {ring_run, ring_wire_run}, doubling = {doubling_run, doubling_wire_run};
+
+/* Out of and into the leader's slot, where its host's sum is. */
+static void run_slot(builder_t *builder, const circle_t *circle, const exchange_t *exchange)
 {
-    bool premul = builder->request->premul;
-    if (premul) builder_copy(builder, operand_recv(), operand_send(), STEP_SCALE);
-    run(builder, circle, premul ? operand_recv() : operand_send(), operand_recv());
+    plan_operand_t slot = operand_slot(0);
+    if (builder_wired(builder)) exchange->run_wire(builder, circle, operand_as(slot, FORM_SUM), slot, 0);
+    else exchange->run(builder, circle, slot, slot);
+}
+
+/* Without windows: from SEND to RECV, or all in RECV when the values are scaled or divided beforehand. */
+static void run_alone(builder_t *builder, const circle_t *circle, const exchange_t *exchange)
+{
+    unsigned prepare = builder_prepare(builder);
+    if (builder_wired(builder)) {
+        exchange->run_wire(builder, circle, operand_send(), operand_recv(), prepare);
+        return;
+    }
+    if (prepare) builder_copy(builder, operand_recv(), operand_send(), prepare);
+    exchange->run(builder, circle, prepare ? operand_recv() : operand_send(), operand_recv());
 }
 
 static void reduce_into_leader(builder_t *builder)
@@ -43,7 +63,7 @@ static void reduce_into_leader(builder_t *builder)
     builder_signal(builder, 0);
     builder_await(builder, 0, PLAN_ALL);
     plan_operand_t source = builder_own_source(builder, operand_slot(me), operand_send());
-    builder_reduce_window(builder, operand_cut(operand_slot(0), me, 1, members), operand_none(), operand_cut(source, me, 1, members), 0);
+    builder_sum_host(builder, operand_cut(operand_slot(0), me, 1, members), operand_cut(source, me, 1, members));
 }
 
 static void collect_from_leader(builder_t *builder, int stage)
@@ -60,13 +80,13 @@ void allreduce_two_level_write(builder_t *builder)
     bool leader = builder->me == 0;
     if (leader) ring_begin(builder, &circle);
     if (builder->members == 1) {
-        run_alone(builder, &circle, ring_run);
+        run_alone(builder, &circle, &ring);
         return;
     }
     reduce_into_leader(builder);
     if (leader) {
         builder_await(builder, 1, PLAN_ALL);
-        ring_run(builder, &circle, operand_slot(0), operand_slot(0));
+        run_slot(builder, &circle, &ring);
     } else {
         builder_signal(builder, 1);
     }
@@ -80,15 +100,15 @@ void allreduce_doubling_write(builder_t *builder)
     bool leader = builder->me == 0;
     if (leader) doubling_begin(builder, &circle);
     if (builder->members == 1) {
-        run_alone(builder, &circle, doubling_run);
+        run_alone(builder, &circle, &doubling);
         return;
     }
     builder_reclaim(builder);
     if (!leader || builder->request->premul) builder_copy(builder, slot, operand_send(), builder_scale(builder));
     if (leader) {
         builder_await(builder, 0, PLAN_ALL);
-        builder_reduce_window(builder, slot, operand_none(), builder_own_source(builder, slot, operand_send()), 0);
-        doubling_run(builder, &circle, slot, slot);
+        builder_sum_host(builder, slot, builder_own_source(builder, slot, operand_send()));
+        run_slot(builder, &circle, &doubling);
     } else {
         builder_signal(builder, 0);
     }
@@ -99,12 +119,12 @@ void allreduce_ring_write(builder_t *builder)
 {
     circle_t circle = circle_of_all(builder, 0);
     ring_begin(builder, &circle);
-    run_alone(builder, &circle, ring_run);
+    run_alone(builder, &circle, &ring);
 }
 
 void allreduce_direct_write(builder_t *builder)
 {
     circle_t circle = circle_of_all(builder, 0);
     doubling_begin(builder, &circle);
-    run_alone(builder, &circle, doubling_run);
+    run_alone(builder, &circle, &doubling);
 }

@@ -78,6 +78,36 @@ void builder_reduce_window(builder_t *builder, plan_operand_t destination, plan_
     append(builder, &step);
 }
 
+void builder_convert(builder_t *builder, plan_operand_t destination, plan_operand_t source, plan_operand_t source2, unsigned flags)
+{
+    plan_step_t step = step_of(destination.form == FORM_WIRE ? VERB_ENCODE : VERB_DECODE);
+    step.flags = (uint8_t)flags;
+    step.destination = destination;
+    step.source = source;
+    step.source2 = source2;
+    append(builder, &step);
+}
+
+void builder_reduce_last(builder_t *builder, plan_operand_t destination, plan_operand_t source, plan_operand_t source2)
+{
+    if (builder->request->share) builder_convert(builder, destination, source, source2, STEP_FINISH);
+    else builder_reduce(builder, destination, source, source2, STEP_FINISH);
+}
+
+void builder_sum_host(builder_t *builder, plan_operand_t slot, plan_operand_t source)
+{
+    if (!builder_wired(builder)) {
+        builder_reduce_window(builder, slot, operand_none(), source, builder_share(builder));
+        return;
+    }
+    plan_step_t step = step_of(VERB_SUM_WINDOW);
+    step.flags = (uint8_t)builder_share(builder);
+    step.destination = operand_as(slot, FORM_SUM);
+    step.source = source;
+    builder->plan->window = true;
+    append(builder, &step);
+}
+
 void builder_send(builder_t *builder, plan_operand_t source, int rank)
 {
     plan_step_t step = step_of(VERB_SEND);

@@ -34,6 +34,12 @@ static inline plan_operand_t operand_recv(void) { return operand_whole(SPACE_REC
 static inline plan_operand_t operand_slot(int member) { return operand_whole(SPACE_SLOT, member); }
 static inline plan_operand_t operand_temp(int number) { return operand_whole(SPACE_TEMP, number); }
 
+/** The same in another form. */
+static inline plan_operand_t operand_as(plan_operand_t operand, plan_form_t form)
+{
+    operand.form = (uint8_t)form;
+    return operand;
+}
 /** The same, restricted to parts [first, first + count) of `parts`. */
 static inline plan_operand_t operand_cut(plan_operand_t operand, int first, int count, int parts)
 {
@@ -69,6 +75,21 @@ void builder_wait(builder_t *builder);
 
 /** STEP_SCALE when the operation has a premul factor. */
 static inline unsigned builder_scale(const builder_t *builder) { return builder->request->premul ? STEP_SCALE : 0; }
+/** For the copy of one's own values with which a host of one rank begins: what a premul factor, or avg's share, does to them. */
+static inline unsigned builder_prepare(const builder_t *builder)
+{
+    return builder->request->premul ? STEP_SCALE : builder->request->share ? STEP_SHARE : 0;
+}
+/** For the sum of a host that has several. */
+static inline unsigned builder_share(const builder_t *builder) { return builder->request->share ? STEP_SHARE : 0; }
+/** The last sum of all: avg divides. */
+void builder_reduce_last(builder_t *builder, plan_operand_t destination, plan_operand_t source, plan_operand_t source2);
+/** Another wire format than none: sums of a host are SUMs in its speaker's slot, and what edges carry is in wire form. */
+static inline bool builder_wired(const builder_t *builder) { return builder->request->wire > QUOIT_WIRE_NONE; }
+/** ENCODE or DECODE, as the destination's form wants it. source2 may be operand_none(). */
+void builder_convert(builder_t *builder, plan_operand_t destination, plan_operand_t source, plan_operand_t source2, unsigned flags);
+/** The window's sum into a speaker's slot, as what crosses hosts wants it: whole, or as SUMs; with avg's share. */
+void builder_sum_host(builder_t *builder, plan_operand_t slot, plan_operand_t source);
 /** For a result that only the caller reads: STEP_STREAM, but not where it is small enough to stay in a cache anyway. */
 static inline unsigned builder_stream(const builder_t *builder) { return builder->request->small ? 0 : STEP_STREAM; }
 /** Copy to one's own slot what the other members reduce: all parts but mine, or with a premul factor everything, scaled. */

@@ -16,12 +16,7 @@
  */
 #include "scheduler/algorithm/ring.h"
 
-typedef struct fold {
-    int power, rest; /* p and r */
-    int number;      /* of this rank among the p, -1 for one that folds itself away */
-} fold_t;
-
-static fold_t fold_of(const circle_t *circle)
+fold_t fold_of(const circle_t *circle)
 {
     int power = 1, index = circle->index;
     while (power <= circle->size / 2) power *= 2;
@@ -30,13 +25,13 @@ static fold_t fold_of(const circle_t *circle)
     return (fold_t){.power = power, .rest = rest, .number = number};
 }
 
-static int partner(const circle_t *circle, const fold_t *fold, int distance)
+int fold_partner(const circle_t *circle, const fold_t *fold, int distance)
 {
     int number = fold->number ^ distance;
     return circle_rank(circle, number < fold->rest ? 2 * number : number + fold->rest);
 }
 
-static bool has_folded(const circle_t *circle, const fold_t *fold)
+bool fold_has_folded(const circle_t *circle, const fold_t *fold)
 {
     return fold->number >= 0 && circle->index < 2 * fold->rest;
 }
@@ -45,9 +40,10 @@ void doubling_begin(builder_t *builder, const circle_t *circle)
 {
     fold_t fold = fold_of(circle);
     int from = fold.number < 0               ? circle_rank(circle, circle->index - 1)
-               : has_folded(circle, &fold) ? circle_rank(circle, circle->index + 1)
-                                             : partner(circle, &fold, 1);
-    builder_recv(builder, operand_temp(0), from);
+               : fold_has_folded(circle, &fold) ? circle_rank(circle, circle->index + 1)
+                                             : fold_partner(circle, &fold, 1);
+    plan_form_t form = builder_wired(builder) && fold.number >= 0 ? FORM_WIRE : FORM_WHOLE;
+    builder_recv(builder, operand_as(operand_temp(0), form), from);
 }
 
 /* The receive before this call went to scratch 0 or 1: `turn` mod 2. */
@@ -56,10 +52,12 @@ static void exchange(builder_t *builder, const circle_t *circle, const fold_t *f
     for (int distance = 1; distance < fold->power; distance *= 2, turn++) {
         bool lower = (fold->number & distance) == 0, last = distance * 2 == fold->power;
         plan_operand_t theirs = operand_temp(turn % 2);
-        builder_send(builder, sum, partner(circle, fold, distance));
+        builder_send(builder, sum, fold_partner(circle, fold, distance));
         builder_wait(builder);
-        if (!last) builder_recv(builder, operand_temp((turn + 1) % 2), partner(circle, fold, distance * 2));
-        builder_reduce(builder, work, lower ? sum : theirs, lower ? theirs : sum, last ? STEP_FINISH : 0);
+        if (!last) builder_recv(builder, operand_temp((turn + 1) % 2), fold_partner(circle, fold, distance * 2));
+        plan_operand_t first = lower ? sum : theirs, second = lower ? theirs : sum;
+        if (last) builder_reduce_last(builder, work, first, second);
+        else builder_reduce(builder, work, first, second, 0);
         sum = work;
     }
 }
@@ -73,13 +71,13 @@ void doubling_run(builder_t *builder, const circle_t *circle, plan_operand_t inp
         builder_copy(builder, work, operand_temp(0), 0);
         return;
     }
-    if (!has_folded(circle, &fold)) {
+    if (!fold_has_folded(circle, &fold)) {
         exchange(builder, circle, &fold, input, work, 0);
         return;
     }
     int folded = circle_rank(circle, circle->index + 1);
     builder_wait(builder);
-    builder_recv(builder, operand_temp(1), partner(circle, &fold, 1));
+    builder_recv(builder, operand_temp(1), fold_partner(circle, &fold, 1));
     builder_reduce(builder, work, input, operand_temp(0), 0);
     exchange(builder, circle, &fold, work, work, 1);
     builder_send(builder, work, folded);

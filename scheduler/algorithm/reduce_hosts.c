@@ -23,9 +23,17 @@ static int next_child(const circle_t *circle, bool chain, int distance)
     return (circle->index & next) == 0 && next < circle->size && circle->index + next < circle->size ? next : 0;
 }
 
+/* Scratches: 0 and 1 arrivals, 2 sums or prepared values; with a wire format 2 sums (float32), 3 what is sent. */
+enum { WORK = 2, OUT = 3 };
+
+static plan_operand_t arrival(const builder_t *builder, int turn)
+{
+    return operand_as(operand_temp(turn % 2), builder_wired(builder) ? FORM_WIRE : FORM_WHOLE);
+}
+
 static void post(builder_t *builder, const circle_t *circle, int distance, int turn)
 {
-    if (distance > 0) builder_recv(builder, operand_temp(turn % 2), circle_rank(circle, circle->index + distance));
+    if (distance > 0) builder_recv(builder, arrival(builder, turn), circle_rank(circle, circle->index + distance));
 }
 
 /* The first child's receive is posted. sum: this host's; work: where sums may be kept. */
@@ -38,12 +46,37 @@ static void climb(builder_t *builder, const circle_t *circle, bool chain, plan_o
         bool last = root && next == 0;
         builder_wait(builder);
         post(builder, circle, next, turn + 1);
-        builder_reduce(builder, last ? operand_recv() : work, sum, operand_temp(turn % 2), last ? STEP_FINISH : 0);
+        if (last) builder_reduce_last(builder, operand_recv(), sum, operand_temp(turn % 2));
+        else builder_reduce(builder, work, sum, operand_temp(turn % 2), 0);
         sum = work;
         distance = next;
     }
     if (root) return;
     builder_send(builder, sum, circle_rank(circle, chain ? circle->index - 1 : circle->index & (circle->index - 1)));
+    builder_wait(builder);
+}
+
+/* The same with a wire format. Each sum is decoded, added to and encoded at once where no other child follows. flags: what is still to
+   be done to `sum`. */
+static void climb_wire(builder_t *builder, const circle_t *circle, bool chain, plan_operand_t sum, unsigned flags)
+{
+    bool root = builder->rank == builder->root, encoded = false;
+    plan_operand_t out = operand_as(operand_temp(OUT), FORM_WIRE), work = operand_as(operand_temp(WORK), FORM_SUM);
+    int turn = 0;
+    for (int distance = next_child(circle, chain, 0); distance > 0; turn++) {
+        int next = next_child(circle, chain, distance);
+        builder_wait(builder);
+        post(builder, circle, next, turn + 1);
+        plan_operand_t to = next != 0 ? work : root ? operand_recv() : out;
+        encoded = next == 0;
+        builder_convert(builder, to, sum, arrival(builder, turn), flags | (next != 0 ? 0 : root ? STEP_FINISH : STEP_NOTE));
+        sum = work;
+        flags = 0;
+        distance = next;
+    }
+    if (root) return;
+    if (!encoded) builder_convert(builder, out, sum, operand_none(), flags | STEP_NOTE);
+    builder_send(builder, out, circle_rank(circle, chain ? circle->index - 1 : circle->index & (circle->index - 1)));
     builder_wait(builder);
 }
 
@@ -54,9 +87,14 @@ static void begin(builder_t *builder, const circle_t *circle, bool chain)
 
 static void write_alone(builder_t *builder, const circle_t *circle, bool chain)
 {
-    plan_operand_t work = operand_temp(2), sum = builder_own_source(builder, work, operand_send());
+    unsigned prepare = builder_prepare(builder);
+    plan_operand_t work = operand_temp(WORK), sum = prepare ? work : operand_send();
     begin(builder, circle, chain);
-    if (builder->request->premul) builder_copy(builder, work, operand_send(), STEP_SCALE);
+    if (builder_wired(builder)) {
+        climb_wire(builder, circle, chain, operand_send(), prepare);
+        return;
+    }
+    if (prepare) builder_copy(builder, work, operand_send(), prepare);
     climb(builder, circle, chain, sum, work);
 }
 
@@ -69,8 +107,7 @@ static void reduce_parts(builder_t *builder, int speaker)
     builder_publish_parts(builder, slot, operand_send());
     builder_signal(builder, 0);
     builder_await(builder, 0, PLAN_ALL);
-    builder_reduce_window(builder, operand_cut(operand_slot(speaker), me, 1, members), operand_none(),
-                          operand_cut(source, me, 1, members), 0);
+    builder_sum_host(builder, operand_cut(operand_slot(speaker), me, 1, members), operand_cut(source, me, 1, members));
     if (me == speaker) builder_await(builder, 1, PLAN_ALL);
     else builder_signal(builder, 1);
 }
@@ -86,7 +123,7 @@ static void reduce_whole(builder_t *builder, int speaker)
         return;
     }
     builder_await(builder, 0, PLAN_ALL);
-    builder_reduce_window(builder, slot, operand_none(), builder_own_source(builder, slot, operand_send()), 0);
+    builder_sum_host(builder, slot, builder_own_source(builder, slot, operand_send()));
 }
 
 static void write_hosts(builder_t *builder, bool chain)
@@ -100,7 +137,9 @@ static void write_hosts(builder_t *builder, bool chain)
     if (builder->me == speaker) begin(builder, &circle, chain);
     if (chain) reduce_parts(builder, speaker);
     else reduce_whole(builder, speaker);
-    if (builder->me == speaker) climb(builder, &circle, chain, operand_slot(speaker), operand_slot(speaker));
+    plan_operand_t sum = operand_slot(speaker);
+    if (builder->me == speaker && builder_wired(builder)) climb_wire(builder, &circle, chain, operand_as(sum, FORM_SUM), 0);
+    else if (builder->me == speaker) climb(builder, &circle, chain, sum, sum);
     builder_consumed(builder);
 }
 

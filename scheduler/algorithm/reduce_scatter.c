@@ -44,7 +44,7 @@ void reduce_scatter_window_write(builder_t *builder)
 /* How the sums go round the circle: where the values of this rank (or host) are, and where what arrives and is added up goes. */
 typedef struct passing {
     const circle_t *circle;
-    plan_space_t input; /* SEND, SLOT (the leader's), or TEMP: scaled just before it is needed */
+    plan_space_t input; /* SEND, SLOT (the leader's), or TEMP: scaled or divided just before it is needed */
     bool shared;        /* sums are kept in the leader's slot, else in the scratch they arrive in */
 } passing_t;
 
@@ -56,7 +56,8 @@ static int place_of(const builder_t *builder, int rank)
 /* Blocks have places of their own in scratch 0, or where there is one place only two scratches take turns. */
 static plan_operand_t arriving(const builder_t *builder, int rank, int round)
 {
-    return operand_block(SPACE_TEMP, builder->plan->places == 1 ? round % 2 : 0, rank, place_of(builder, rank));
+    plan_operand_t block = operand_block(SPACE_TEMP, builder->plan->places == 1 ? round % 2 : 0, rank, place_of(builder, rank));
+    return operand_as(block, builder_wired(builder) ? FORM_WIRE : FORM_WHOLE);
 }
 
 static plan_operand_t input_block(const builder_t *builder, const passing_t *passing, int rank)
@@ -65,11 +66,11 @@ static plan_operand_t input_block(const builder_t *builder, const passing_t *pas
     return operand_block(passing->input, number, rank, place_of(builder, rank));
 }
 
-/* The scratch for scaled values is free: what was sent from it has been waited for. */
+/* The scratch for scaled or divided values is free: what was sent from it has been waited for. */
 static plan_operand_t take_input(builder_t *builder, const passing_t *passing, int rank)
 {
     plan_operand_t input = input_block(builder, passing, rank);
-    if (passing->input == SPACE_TEMP) builder_copy(builder, input, send_block(rank, 0), STEP_SCALE);
+    if (passing->input == SPACE_TEMP) builder_copy(builder, input, send_block(rank, 0), builder_prepare(builder));
     return input;
 }
 
@@ -102,7 +103,66 @@ static void add(builder_t *builder, const passing_t *passing, int round, bool la
         int rank = circle_group_rank(circle, group, item);
         plan_operand_t arrived = arriving(builder, rank, round), mine = take_input(builder, passing, rank);
         plan_operand_t sum = rank == builder->rank ? recv_block(builder) : passing->shared ? mine : arrived;
-        builder_reduce(builder, sum, arrived, mine, last ? STEP_FINISH : 0);
+        if (last) builder_reduce_last(builder, sum, arrived, mine);
+        else builder_reduce(builder, sum, arrived, mine, 0);
+    }
+}
+
+/* ---- with a wire format: what is sent is encoded in a scratch of its own, from decoded arrivals and own values at once */
+
+static plan_operand_t wire_out(const builder_t *builder, int rank)
+{
+    return operand_as(operand_block(SPACE_TEMP, builder->plan->places == 1 ? 2 : 1, rank, place_of(builder, rank)), FORM_WIRE);
+}
+
+/* Own values, and what is still to be done to them. */
+static plan_operand_t wire_input(const builder_t *builder, const passing_t *passing, int rank, unsigned *flags)
+{
+    *flags = passing->shared ? 0 : builder_prepare(builder);
+    return passing->shared ? operand_as(input_block(builder, passing, rank), FORM_SUM) : send_block(rank, 0);
+}
+
+/* round -1: of the group whose sums begin here. */
+static void wire_encode(builder_t *builder, const passing_t *passing, int round)
+{
+    const circle_t *circle = passing->circle;
+    int group = circle->index - round - 2;
+    for (int item = 0; item < circle_group_size(circle, group); item++) {
+        int rank = circle_group_rank(circle, group, item);
+        unsigned flags;
+        plan_operand_t mine = wire_input(builder, passing, rank, &flags);
+        builder_convert(builder, wire_out(builder, rank), mine, round < 0 ? operand_none() : arriving(builder, rank, round), flags);
+    }
+}
+
+static void wire_finish(builder_t *builder, const passing_t *passing, int round)
+{
+    const circle_t *circle = passing->circle;
+    for (int item = 0; item < circle_group_size(circle, circle->index); item++) {
+        int rank = circle_group_rank(circle, circle->index, item);
+        unsigned flags;
+        plan_operand_t mine = wire_input(builder, passing, rank, &flags);
+        plan_operand_t result = rank == builder->rank ? recv_block(builder) : input_block(builder, passing, rank);
+        builder_convert(builder, result, mine, arriving(builder, rank, round), flags | STEP_FINISH);
+    }
+}
+
+static void pass_round_wire(builder_t *builder, const passing_t *passing)
+{
+    const circle_t *circle = passing->circle;
+    int last = circle->size - 2;
+    wire_encode(builder, passing, -1);
+    for (int round = 0; round <= last; round++) {
+        int group = circle->index - round - 1;
+        for (int item = 0; item < circle_group_size(circle, group); item++)
+            builder_send(builder, wire_out(builder, circle_group_rank(circle, group, item)), circle_next(circle));
+        builder_wait(builder);
+        if (round < last) {
+            post(builder, passing, round + 1);
+            wire_encode(builder, passing, round);
+        } else {
+            wire_finish(builder, passing, round);
+        }
     }
 }
 
@@ -110,6 +170,10 @@ static void add(builder_t *builder, const passing_t *passing, int round, bool la
 static void pass_round(builder_t *builder, const passing_t *passing)
 {
     int last = passing->circle->size - 2;
+    if (builder_wired(builder)) {
+        pass_round_wire(builder, passing);
+        return;
+    }
     for (int round = 0; round <= last; round++) {
         send_on(builder, passing, round);
         builder_wait(builder);
@@ -120,7 +184,7 @@ static void pass_round(builder_t *builder, const passing_t *passing)
 
 static void write_alone(builder_t *builder, const circle_t *circle)
 {
-    passing_t passing = {.circle = circle, .input = builder->request->premul ? SPACE_TEMP : SPACE_SEND, .shared = false};
+    passing_t passing = {.circle = circle, .input = builder_prepare(builder) ? SPACE_TEMP : SPACE_SEND, .shared = false};
     post(builder, &passing, 0);
     pass_round(builder, &passing);
 }
@@ -139,8 +203,7 @@ static void reduce_into_leader(builder_t *builder)
     for (int place = 0; place < topology->ranks; place++) {
         int rank = topology->order[place];
         plan_operand_t own = builder_own_source(builder, operand_block(SPACE_SLOT, me, rank, place), send_block(rank, place));
-        builder_reduce_window(builder, operand_cut(operand_block(SPACE_SLOT, 0, rank, place), me, 1, members), operand_none(),
-                              operand_cut(own, me, 1, members), 0);
+        builder_sum_host(builder, operand_cut(operand_block(SPACE_SLOT, 0, rank, place), me, 1, members), operand_cut(own, me, 1, members));
     }
 }
 

@@ -26,7 +26,8 @@ static plan_operand_t part(const circle_t *circle, plan_operand_t whole, int ind
 
 static void post_reduce_scatter(builder_t *builder, const circle_t *circle, int round)
 {
-    builder_recv(builder, part(circle, operand_temp(0), circle->index - round - 2), circle_previous(circle));
+    plan_operand_t arriving = operand_as(operand_temp(0), builder_wired(builder) ? FORM_WIRE : FORM_WHOLE);
+    builder_recv(builder, part(circle, arriving, circle->index - round - 2), circle_previous(circle));
 }
 
 static void post_allgather(builder_t *builder, const circle_t *circle, plan_operand_t work, int round)
@@ -48,7 +49,9 @@ void ring_run(builder_t *builder, const circle_t *circle, plan_operand_t input, 
         builder_wait(builder);
         if (round < last) post_reduce_scatter(builder, circle, round + 1);
         else post_allgather(builder, circle, work, 0);
-        builder_reduce(builder, sum, part(circle, operand_temp(0), index - round - 2), mine, round == last ? STEP_FINISH : 0);
+        plan_operand_t arrived = part(circle, operand_temp(0), index - round - 2);
+        if (round < last) builder_reduce(builder, sum, arrived, mine, 0);
+        else builder_reduce_last(builder, sum, arrived, mine);
     }
     for (int round = 0; round <= last; round++) {
         builder_send(builder, part(circle, work, index - round), circle_next(circle));

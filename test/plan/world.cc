@@ -147,7 +147,7 @@ std::string Case::describe() const
     std::ostringstream text;
     text << plan_collective_name(collective) << " " << plan_algorithm_name(algorithm) << (small ? " small" : "") << " root " << root
          << " " << quoit_dtype_name(dtype) << " " << quoit_op_name(op) << (premul ? " premul" : "") << (in_place ? " in place" : "")
-         << (parts ? " parts" : "") << " data seed " << data_seed << " slot " << tuning.slot_size << " net chunk "
+         << (parts ? " parts" : "") << (wire ? " wire " : "") << (wire ? quoit_wire_name(wire) : "") << " data seed " << data_seed << " slot " << tuning.slot_size << " net chunk "
          << tuning.net_chunk_size << " depth " << tuning.net_depth << "\n  hosts";
     for (int host : host_of) text << " " << host;
     text << "\n  counts";
@@ -163,6 +163,8 @@ quoit_status_t create_plan(const Case &one, const topology_t *topology, int rank
     request.rank = rank;
     request.root = one.root;
     request.premul = one.premul;
+    request.wire = plan_wire(topology, one.collective, one.algorithm, one.dtype, one.op, one.wire);
+    request.share = plan_share(topology, one.algorithm, one.dtype, one.op, request.wire);
     request.small = one.small;
     plan_t *made = nullptr;
     quoit_status_t status = plan_create(topology, &one.tuning, &request, &made);

@@ -40,6 +40,7 @@ struct Case {
     // Elements. Uniform: counts[0]; alltoall: of the block from rank i to rank j at i * ranks + j; else of rank r's block.
     std::vector<size_t> counts;
     tuning_t tuning = small_tuning();
+    quoit_wire_t wire = QUOIT_WIRE_DEFAULT; // where the case is fit for it
     bool wide = false; // values that floats cannot add exactly
     uint64_t data_seed = 1;
 
