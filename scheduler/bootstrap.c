@@ -29,7 +29,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, ROSTER_MAGIC = 0x5352, TUNING_SIZE = 40, FAILURE_HEADER = 12, ROSTER_HEADER = 4 + 4 + 8 + JOB_SECRET_SIZE + TUNING_SIZE };
+enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, ROSTER_MAGIC = 0x5352, TUNING_SIZE = 44, FAILURE_HEADER = 12, ROSTER_HEADER = 4 + 4 + 8 + JOB_SECRET_SIZE + TUNING_SIZE };
 
 typedef struct attempt {
     engine_t *engine;
@@ -114,6 +114,7 @@ static void freeze_tuning(tuning_t *tuning)
     if (tuning->small_limit > PLAN_SMALL_SLOT) tuning->small_limit = PLAN_SMALL_SLOT;
     static const int algorithm[] = {-1, ALGORITHM_WINDOW, ALGORITHM_TWO_LEVEL, ALGORITHM_RING, ALGORITHM_DOUBLING};
     tuning->allreduce = algorithm[setting_int(SETTING_ALLREDUCE)];
+    tuning->wire = QUOIT_WIRE_NONE + (int32_t)setting_int(SETTING_WIRE_DTYPE); /* in the same order */
 }
 
 static quoit_status_t new_job(attempt_t *attempt)
@@ -178,6 +179,7 @@ static uint8_t *put_tuning(uint8_t *at, const tuning_t *tuning)
     bytes_put64(at + 24, tuning->eager_limit);
     bytes_put32(at + 32, (uint32_t)tuning->net_depth);
     bytes_put32(at + 36, (uint32_t)tuning->allreduce);
+    bytes_put32(at + 40, (uint32_t)tuning->wire);
     return at + TUNING_SIZE;
 }
 
@@ -188,7 +190,8 @@ static const uint8_t *get_tuning(const uint8_t *at, tuning_t *tuning)
                          .small_limit = bytes_get64(at + 16),
                          .eager_limit = bytes_get64(at + 24),
                          .net_depth = (int32_t)bytes_get32(at + 32),
-                         .allreduce = (int32_t)bytes_get32(at + 36)};
+                         .allreduce = (int32_t)bytes_get32(at + 36),
+                         .wire = (int32_t)bytes_get32(at + 40)};
     return at + TUNING_SIZE;
 }
 
@@ -196,7 +199,8 @@ static bool tuning_is_sane(const tuning_t *tuning)
 {
     return tuning->slot_size >= 4096 && tuning->slot_size <= 1u << 30 && tuning->net_chunk_size >= 4096 &&
            tuning->net_chunk_size <= 1u << 30 && tuning->small_limit <= PLAN_SMALL_SLOT && tuning->net_depth >= 1 &&
-           tuning->net_depth <= 16 && tuning->allreduce >= -1 && tuning->allreduce < ALGORITHM_COUNT;
+           tuning->net_depth <= 16 && tuning->allreduce >= -1 && tuning->allreduce < ALGORITHM_COUNT && tuning->wire >= QUOIT_WIRE_NONE &&
+           tuning->wire < QUOIT_WIRE_COUNT;
 }
 
 static quoit_status_t read_failure(const attempt_t *attempt, const uint8_t *bytes, size_t length)

@@ -10,6 +10,7 @@ typedef struct operation_description {
     uint32_t sequence;  /* of the communicator, from 1 */
     uint8_t collective; /* plan_collective_t */
     uint8_t dtype, op;
+    uint8_t wire;       /* quoit_wire_t of the communicator, 0: none */
     int32_t root;
     uint64_t count; /* elements; 0 where ranks may differ (v-forms) */
 } operation_description_t;

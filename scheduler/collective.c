@@ -4,6 +4,7 @@
 #include "scheduler/comm.h"
 #include "scheduler/execute_device.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,7 @@ static quoit_status_t check_comm(quoit_comm_t *comm, const char *what)
 static quoit_status_t check_call(const quoit_call_t *call, const char *what)
 {
     if (!call) return QUOIT_OK;
-    if (call->struct_size != sizeof *call)
+    if (call->struct_size != sizeof *call && call->struct_size != offsetof(quoit_call_t, residual))
         return error_set(QUOIT_ERR_INVALID, "%s: quoit_call_t.struct_size is %zu, expected %zu; begin with QUOIT_CALL_INIT", what,
                          call->struct_size, sizeof *call);
     if (call->timeout_ms < 0)
@@ -62,6 +63,7 @@ static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, operation_kind_t
     operation->description.dtype = (uint8_t)dtype;
     operation->description.op = QUOIT_OP_COUNT;
     operation->description.root = -1;
+    operation->description.wire = comm->wire > QUOIT_WIRE_NONE ? (uint8_t)comm->wire : 0;
     operation->factor[0] = 1.0;
     list_init(&operation->link);
     list_init(&operation->match_link);
@@ -164,7 +166,28 @@ static quoit_status_t finish(issue_t *issue, plan_collective_t collective, int r
     operation->description.count = count;
     quoit_status_t status =
         plan_select(comm->topology, &comm->job->tuning, collective, bytes, comm->map, &operation->algorithm, &operation->small);
-    return status == QUOIT_OK ? hand_in(issue) : drop(issue, status);
+    if (status != QUOIT_OK) return drop(issue, status);
+    quoit_dtype_t dtype = (quoit_dtype_t)operation->description.dtype;
+    quoit_op_t op = (quoit_op_t)operation->description.op;
+    if (operation->reduces && (comm->wire > QUOIT_WIRE_NONE || op == QUOIT_AVG)) {
+        operation->wire = plan_wire(comm->topology, collective, operation->algorithm, dtype, op, comm->wire);
+        operation->share = plan_share(comm->topology, operation->algorithm, dtype, op, operation->wire);
+    }
+    return hand_in(issue);
+}
+
+/* The caller wants to know what encoding took away: nothing yet. */
+static quoit_status_t set_residual(issue_t *issue, const char *what, size_t count)
+{
+    const quoit_call_t *call = issue->call;
+    operation_t *operation = issue->operation;
+    if (!call || call->struct_size <= offsetof(quoit_call_t, residual) || !call->residual) return QUOIT_OK;
+    if (operation->description.dtype != QUOIT_F32 || operation->description.op != QUOIT_SUM)
+        return error_set(QUOIT_ERR_UNSUPPORTED, "not supported: %s of %s, %s with a residual, which is for sums of float32", what,
+                         quoit_dtype_name((quoit_dtype_t)operation->description.dtype), quoit_op_name((quoit_op_t)operation->description.op));
+    memset(call->residual, 0, count * sizeof *call->residual);
+    operation->residual = call->residual;
+    return QUOIT_OK;
 }
 
 static quoit_status_t set_op(issue_t *issue, const char *what, quoit_op_t op)
@@ -188,6 +211,7 @@ quoit_status_t quoit_allreduce(quoit_comm_t *comm, const void *send, void *recv,
     status = set_op(&issue, "allreduce", op);
     if (status == QUOIT_OK) status = check_buffer("allreduce", "send", send, count, issue.operation->width);
     if (status == QUOIT_OK) status = check_buffer("allreduce", "recv", recv, count, issue.operation->width);
+    if (status == QUOIT_OK) status = set_residual(&issue, "allreduce", count);
     if (status != QUOIT_OK) return drop(&issue, status);
     issue.operation->send = whole(send, count);
     issue.operation->recv = whole(recv, count);

@@ -26,14 +26,15 @@ void operation_text(const operation_description_t *description, char *text, size
 {
     const char *name = description->collective < COLLECTIVE_COUNT ? plan_collective_name((plan_collective_t)description->collective) : "?";
     bool rooted = description->root >= 0, reduces = description->op < QUOIT_OP_COUNT;
-    char root[24] = "", count[40] = "";
+    char root[24] = "", count[40] = "", wire[24] = "";
     if (rooted) snprintf(root, sizeof root, ", root %d", description->root);
     if (description->count != UINT64_MAX) snprintf(count, sizeof count, ", %llu elements", (unsigned long long)description->count);
+    if (description->wire) snprintf(wire, sizeof wire, ", wire %s", quoit_wire_name((quoit_wire_t)description->wire));
     if (description->collective == COLLECTIVE_BARRIER)
-        snprintf(text, capacity, "%s #%u", name, description->sequence);
+        snprintf(text, capacity, "%s #%u%s%s%s", name, description->sequence, wire[0] ? " (" : "", wire[0] ? wire + 2 : "", wire[0] ? ")" : "");
     else
-        snprintf(text, capacity, "%s #%u (%s%s%s%s%s)", name, description->sequence, quoit_dtype_name((quoit_dtype_t)description->dtype),
-                 reduces ? ", " : "", reduces ? quoit_op_name((quoit_op_t)description->op) : "", count, root);
+        snprintf(text, capacity, "%s #%u (%s%s%s%s%s%s)", name, description->sequence, quoit_dtype_name((quoit_dtype_t)description->dtype),
+                 reduces ? ", " : "", reduces ? quoit_op_name((quoit_op_t)description->op) : "", count, root, wire);
 }
 
 /* ------------------------------------------------------------------ the end of an operation */
@@ -181,7 +182,7 @@ static void number(quoit_comm_t *comm, operation_t *operation)
     operation_description_t *description = &operation->description;
     description->sequence = ++comm->sequence;
     uint64_t hash = hash_combine(comm->hash, (uint64_t)description->collective << 56 | (uint64_t)description->dtype << 48 |
-                                                 (uint64_t)description->op << 40 | (uint32_t)description->root);
+                                                 (uint64_t)description->op << 40 | (uint64_t)description->wire << 32 | (uint32_t)description->root);
     comm->hash = (uint32_t)hash_combine(hash, description->count);
     if (comm->hash == 0) comm->hash = 1; /* 0 fits every message */
     comm->history[comm->sequence % COMM_HISTORY] = (call_t){.hash = comm->hash, .description = *description};

@@ -23,6 +23,7 @@ struct quoit_comm {
     topology_t *topology;
     bool map;               /* every host's ranks of this communicator share memory */
     int timeout_ms;
+    quoit_wire_t wire;      /* what it wants, never DEFAULT: see plan_wire */
 
     /* the engine owner's */
     list_t link;            /* engine->active while something is unfinished */
@@ -61,12 +62,15 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
                               quoit_comm_t **comm);
 
 /**
- * A communicator of `ranks` of the job (NULL: all). Takes one user of the job, none of the engine, on success only. Only for the
+ * A communicator of `ranks` of the job (NULL: all), with the wire format of the job's tuning. Takes one user of the job, none of the engine, on success only. Only for the
  * engine's owner.
  */
 quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int size, const int *ranks, const char *name, int timeout_ms, quoit_comm_t **comm);
-/** Check a configuration and read it: *name is left alone when there is none; *timeout_ms is the setting's then. */
-quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms);
+/**
+ * Check a configuration and read it: *name is left alone when there is none; *timeout_ms is the setting's then, *wire DEFAULT. Older
+ * ones, that end before wire, are taken.
+ */
+quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms, quoit_wire_t *wire);
 
 /** Fail: every operation ends with `status` and `text`; nobody touches their buffers any more; the other ranks are told unless they know.
  *  The first call counts. Only for the owner. */

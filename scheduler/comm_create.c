@@ -11,6 +11,7 @@
 #include "scheduler/shrink.h"
 
 #include <poll.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,7 @@ quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int
     comm->rank = rank;
     comm->size = size;
     comm->timeout_ms = timeout_ms;
+    comm->wire = (quoit_wire_t)job->tuning.wire;
     comm->fork_generation = engine_fork_generation();
     comm->hash = (uint32_t)(id >> 32) | 1;
     snprintf(comm->name, sizeof comm->name, "%s", name);
@@ -104,14 +106,23 @@ free_comm:
     return status;
 }
 
-quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms)
+quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **name, int *timeout_ms, quoit_wire_t *wire)
 {
+    const size_t before_wire = offsetof(quoit_comm_config_t, wire); /* the first form ended there */
+    *wire = QUOIT_WIRE_DEFAULT;
+
     int64_t fallback = setting_int(SETTING_TIMEOUT) / 1000;
-    if (config && config->struct_size != sizeof *config)
+    if (config && config->struct_size != sizeof *config && config->struct_size != before_wire)
         return error_set(QUOIT_ERR_INVALID, "quoit_comm_config_t.struct_size is %zu, expected %zu; begin with QUOIT_COMM_CONFIG_INIT",
                          config->struct_size, sizeof *config);
     if (config && config->timeout_ms < 0)
         return error_set(QUOIT_ERR_INVALID, "quoit_comm_config_t.timeout_ms is %d; 0 means setting QUOIT_TIMEOUT", config->timeout_ms);
+    if (config && config->struct_size == sizeof *config) {
+        if ((unsigned)config->wire >= QUOIT_WIRE_COUNT || config->reserved != 0)
+            return error_set(QUOIT_ERR_INVALID, "quoit_comm_config_t.wire is %d, reserved %d; begin with QUOIT_COMM_CONFIG_INIT", (int)config->wire,
+                             config->reserved);
+        *wire = config->wire;
+    }
     if (config && config->name) *name = config->name;
     *timeout_ms = config && config->timeout_ms ? config->timeout_ms : fallback > INT32_MAX ? INT32_MAX : (int)(fallback ? fallback : 1);
     return QUOIT_OK;
@@ -133,11 +144,12 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
 {
     const char *name = "world";
     int timeout_ms = 0;
+    quoit_wire_t wire = QUOIT_WIRE_DEFAULT;
     if (size < 1 || rank < 0 || rank >= size)
         return error_set(QUOIT_ERR_INVALID, "rank %d of %d: size must be at least 1, and rank from 0 to size - 1", rank, size);
     if (!store && size > 1) return error_set(QUOIT_ERR_INVALID, "a communicator of %d ranks needs a store; it is NULL", size);
     if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_create: comm is NULL");
-    quoit_status_t status = comm_read_config(config, &name, &timeout_ms);
+    quoit_status_t status = comm_read_config(config, &name, &timeout_ms, &wire);
     if (status != QUOIT_OK) return status;
     log_set_rank(rank);
     uint64_t deadline = clock_deadline(timeout_ms);
@@ -148,6 +160,7 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
     engine_enter(engine);
     status = comm_make(job, hash_combine(job->id, 1), 0, rank, size, NULL, name, timeout_ms, &made);
     job_release(job); /* the communicator has its own */
+    if (status == QUOIT_OK && wire != QUOIT_WIRE_DEFAULT) made->wire = wire;
     if (status == QUOIT_OK) engine_retain(engine);
     engine_leave(engine);
     if (status != QUOIT_OK) return status;
@@ -231,10 +244,11 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
 {
     const char *shown = name ? name : "group";
     int timeout_ms = 0, own = -1;
+    quoit_wire_t wire = QUOIT_WIRE_DEFAULT;
     quoit_status_t status = check_parent(parent);
     if (status == QUOIT_OK && !comm) status = error_set(QUOIT_ERR_INVALID, "quoit_comm_create_group: comm is NULL");
     if (status == QUOIT_OK) status = check_members(parent, ranks, count, &own);
-    if (status == QUOIT_OK) status = comm_read_config(config, &shown, &timeout_ms);
+    if (status == QUOIT_OK) status = comm_read_config(config, &shown, &timeout_ms, &wire);
     if (status != QUOIT_OK) return status;
     if (!config || config->timeout_ms == 0) timeout_ms = parent->timeout_ms;
     int *job_ranks = malloc((size_t)count * sizeof *job_ranks);
@@ -247,6 +261,7 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
     quoit_comm_t *made = NULL;
     status = group_id(parent, job_ranks, count, name ? name : "", &id, &family);
     if (status == QUOIT_OK) status = comm_make(parent->job, id, family, own, count, job_ranks, shown, timeout_ms, &made);
+    if (status == QUOIT_OK && wire != QUOIT_WIRE_DEFAULT) made->wire = wire;
     if (status == QUOIT_OK) engine_retain(engine);
     engine_leave(engine);
     free(job_ranks);

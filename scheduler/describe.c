@@ -20,6 +20,7 @@ static void describe_text(quoit_comm_t *comm, text_t *text)
     char summary[128];
     topology_summary(comm->topology, summary, sizeof summary);
     text_append(text, "communicator %s: rank %d of %d, %s\n", comm->name, comm->rank, comm->size, summary);
+    if (comm->wire > QUOIT_WIRE_NONE) text_append(text, "sums of floats between hosts: %s\n", quoit_wire_name(comm->wire));
     char error[ERROR_TEXT_CAPACITY];
     if (quoit_comm_error(comm, error, sizeof error) != QUOIT_OK) text_append(text, "failed: %s\n", error);
     for (int host = 0; host < comm->topology->hosts; host++) {
@@ -47,7 +48,7 @@ static void describe_json(quoit_comm_t *comm, text_t *text)
     text_append(text, ", \"version\": \"%s\", \"rank\": %d, \"size\": %d, \"hosts\": %d, \"status\": ", quoit_version(), comm->rank, comm->size,
                 comm->topology->hosts);
     text_append_json(text, quoit_status_text(status));
-    text_append(text, ", \"error\": ");
+    text_append(text, ", \"wire\": \"%s\", \"error\": ", quoit_wire_name(comm->wire));
     text_append_json(text, error);
     text_append(text, ", \"finished\": %llu, \"ranks\": [", (unsigned long long)comm->finished);
     for (int rank = 0; rank < comm->size; rank++) {
@@ -96,6 +97,7 @@ quoit_status_t quoit_explain_allreduce(quoit_comm_t *comm, size_t count, quoit_d
     if (width == 0) return error_set(QUOIT_ERR_INVALID, "quoit_explain_allreduce: %d is no dtype", (int)dtype);
     plan_request_t request = {.collective = COLLECTIVE_ALLREDUCE, .rank = comm->rank};
     status = plan_select(comm->topology, &comm->job->tuning, COLLECTIVE_ALLREDUCE, count * width, comm->map, &request.algorithm, &request.small);
+    request.wire = plan_wire(comm->topology, COLLECTIVE_ALLREDUCE, request.algorithm, dtype, QUOIT_SUM, comm->wire);
     plan_t *plan = NULL;
     if (status == QUOIT_OK) status = plan_create(comm->topology, &comm->job->tuning, &request, &plan);
     if (status != QUOIT_OK) return status;

@@ -67,7 +67,8 @@ static const char *member_name(const journal_block_t *block, int rank, char *tex
 static void operation_name(const journal_block_t *block, const journal_entry_t *entry, char *text, size_t capacity)
 {
     char name[160];
-    operation_description_t description = {entry->sequence, entry->collective, entry->dtype, entry->op, entry->other, entry->count};
+    operation_description_t description = {.sequence = entry->sequence, .collective = entry->collective, .dtype = entry->dtype, .op = entry->op,
+                                           .root = entry->other, .count = entry->count};
     if (entry->kind == OPERATION_COLLECTIVE) {
         operation_text(&description, text, capacity);
         return;

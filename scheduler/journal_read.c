@@ -161,7 +161,8 @@ static bool newest_of(const journal_block_t *block, uint32_t *sequence, char *te
     const journal_entry_t *entry = &block->collective.entry[newest % JOURNAL_RING];
     *sequence = newest ? entry->sequence : 0;
     if (newest && atomic_load(&entry->number) != newest) return false; /* it is at work */
-    operation_description_t description = {entry->sequence, entry->collective, entry->dtype, entry->op, entry->other, entry->count};
+    operation_description_t description = {.sequence = entry->sequence, .collective = entry->collective, .dtype = entry->dtype, .op = entry->op,
+                                           .root = entry->other, .count = entry->count};
     operation_text(&description, text, capacity);
     return true;
 }

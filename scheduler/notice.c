@@ -145,7 +145,7 @@ size_t notice_call_encode(uint64_t comm, int source, const notice_call_t *messag
         at[8] = description->collective;
         at[9] = description->dtype;
         at[10] = description->op;
-        at[11] = 0;
+        at[11] = description->wire;
         bytes_put32(at + 12, (uint32_t)description->root);
         bytes_put64(at + 16, description->count);
     }
@@ -178,6 +178,7 @@ quoit_status_t notice_call_decode(const void *data, size_t length, notice_call_t
                                                                  .collective = at[8],
                                                                  .dtype = at[9],
                                                                  .op = at[10],
+                                                                 .wire = at[11],
                                                                  .root = (int32_t)bytes_get32(at + 12),
                                                                  .count = bytes_get64(at + 16)};
     }

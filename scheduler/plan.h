@@ -154,6 +154,7 @@ typedef struct tuning {
     uint64_t slot_size, net_chunk_size, small_limit, eager_limit; /* bytes */
     int32_t net_depth;
     int32_t allreduce; /* plan_algorithm_t that is asked for, -1: choose */
+    int32_t wire;      /* quoit_wire_t, of communicators that do not say another */
 } tuning_t;
 
 enum { PLAN_SMALL_SLOT = 16384 }; /* bytes of each of the small slots; tuning.small_limit is at most this */

@@ -409,6 +409,7 @@ quoit_status_t quoit_comm_shrink(quoit_comm_t *comm, const quoit_comm_config_t *
     static const char suffix[] = "/shrunk";
     char own_name[COMM_NAME_CAPACITY];
     int timeout_ms = 0;
+    quoit_wire_t wire = QUOIT_WIRE_DEFAULT;
     if (!comm || !newcomm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_shrink: %s is NULL", comm ? "newcomm" : "comm");
     if (comm->fork_generation != engine_fork_generation())
         return error_set(QUOIT_ERR_FORKED, "communicator %s belongs to the parent process", comm->name);
@@ -418,7 +419,7 @@ quoit_status_t quoit_comm_shrink(quoit_comm_t *comm, const quoit_comm_config_t *
     bool has_suffix = length >= sizeof suffix - 1 && strcmp(comm->name + length - (sizeof suffix - 1), suffix) == 0;
     snprintf(own_name, sizeof own_name, "%.50s%s", comm->name, has_suffix ? "" : suffix);
     const char *name = own_name;
-    quoit_status_t status = comm_read_config(config, &name, &timeout_ms);
+    quoit_status_t status = comm_read_config(config, &name, &timeout_ms, &wire);
     if (status == QUOIT_OK && notice_shrink_length(comm->size) > (size_t)setting_int(SETTING_EAGER_LIMIT))
         status = error_set(QUOIT_ERR_UNSUPPORTED, "shrinking %d ranks needs notices of %zu bytes; raise QUOIT_EAGER_LIMIT to that", comm->size,
                            notice_shrink_length(comm->size));
@@ -428,6 +429,8 @@ quoit_status_t quoit_comm_shrink(quoit_comm_t *comm, const quoit_comm_config_t *
     if (status != QUOIT_OK) return status;
     quoit_comm_t *made = NULL;
     status = make(comm, name, timeout_ms, &made);
-    if (status == QUOIT_OK) *newcomm = made;
-    return status;
+    if (status != QUOIT_OK) return status;
+    made->wire = wire == QUOIT_WIRE_DEFAULT ? comm->wire : wire;
+    *newcomm = made;
+    return QUOIT_OK;
 }

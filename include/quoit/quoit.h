@@ -302,18 +302,24 @@ QUOIT_API quoit_status_t quoit_trace_convert(const char *partial, const char *pa
  * when the result is there.
  */
 typedef struct quoit_call {
-    size_t struct_size;
+    size_t struct_size;    /* fields may be added at the end */
     int timeout_ms;        /* from now; 0: the communicator's */
     quoit_device_t device; /* of all buffers of this call */
     void *stream;          /* of that device; ignored for the host */
     double factor[2];      /* premul_sum: this rank's factor, real and imaginary part */
     uint32_t flags;        /* QUOIT_CALL_... */
+    /**
+     * allreduce of float32, sum, in a communicator with a wire format; ignored by other operations. `count` elements of host memory that
+     * receive what encoding on this rank took away from the result, so that the result and all ranks' residuals together are the sum.
+     * Added to this rank's next input they make up for it (error feedback). NULL: not wanted. Infinities and NaN leave no residual.
+     */
+    float *residual;
 } quoit_call_t;
 
 /** The caller waits for the request at once: no other thread is woken to drive it meanwhile. */
 #define QUOIT_CALL_ATTENDED 1u
 
-#define QUOIT_CALL_INIT {sizeof(quoit_call_t), 0, QUOIT_DEVICE_HOST, NULL, {1.0, 0.0}, 0}
+#define QUOIT_CALL_INIT {sizeof(quoit_call_t), 0, QUOIT_DEVICE_HOST, NULL, {1.0, 0.0}, 0, NULL}
 
 /** QUOIT_OK when done well, QUOIT_IN_PROGRESS, or the error it ended with. Does some work, never blocks. */
 QUOIT_API quoit_status_t quoit_request_test(quoit_request_t *request);
