@@ -50,6 +50,7 @@ static quoit_status_t join(session_t *session)
     quoit_comm_config_t config = QUOIT_COMM_CONFIG_INIT;
     config.name = "bench";
     config.timeout_ms = options->timeout_ms;
+    config.wire = options->wire;
     snprintf(session->what, sizeof session->what, "opening the store %.100s", session->ranks.store);
     quoit_status_t status = quoit_store_open(session->ranks.store, session->ranks.rank, session->ranks.size, options->timeout_ms, &store);
     if (status != QUOIT_OK)

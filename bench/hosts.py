@@ -9,6 +9,7 @@ since each must send and receive the tensor once.
 
     python bench/hosts.py                      # 7 ranks, 64 MiB, quoit and gloo
     python bench/hosts.py --hosts 1+1 --backend gloo --bytes 16M
+    python bench/hosts.py --backend quoit --wire-dtype bf16
 """
 import argparse
 import datetime
@@ -39,6 +40,7 @@ def parse_arguments():
     parser.add_argument("--rate", default="1gbit", help="of the link (default 1gbit)")
     parser.add_argument("--backend", default="quoit,gloo", help="in turns (default quoit,gloo)")
     parser.add_argument("--bytes", type=parse_size, default=64 << 20, help="of float32 (default 64M)")
+    parser.add_argument("--wire-dtype", default="none", choices=["none", "float32", "bf16", "fp16", "int8"], help="quoit's between hosts (default none)")
     parser.add_argument("--rounds", type=int, default=5, help="turns (default 5)")
     parser.add_argument("--iterations", type=int, default=1, help="allreduces a turn (default 1)")
     parser.add_argument("--iperf-seconds", type=float, default=4, help="of each iperf3 run (default 4)")
@@ -76,7 +78,7 @@ def rank_main(options):
     for group in groups:  # connections, and results
         tensor.fill_(rank + 1)
         dist.all_reduce(tensor, group=group)
-        if not bool((tensor == size * (size + 1) / 2).all()):
+        if not bool(((tensor / (size * (size + 1) / 2) - 1).abs() <= (0.02 if options.wire_dtype != "none" else 0)).all()):
             raise SystemExit(f"hosts: rank {rank}: wrong sum")
     if rank == 0:
         for name, group in zip(backends, groups):
@@ -132,10 +134,10 @@ class Iperf:
 
 def start_ranks(hosts, options, folder):
     words = [sys.executable, os.path.abspath(__file__), "--rank-of", folder, "--backend", options.backend, "--bytes", str(options.bytes),
-             "--rounds", str(options.rounds), "--iterations", str(options.iterations)]
+             "--rounds", str(options.rounds), "--iterations", str(options.iterations), "--wire-dtype", options.wire_dtype]
     ranks = []
     for rank, host, local in hosts.places():
-        environment = hosts.environment(rank, host, local, 29500, {"GLOO_SOCKET_IFNAME": hosts.interface, "OMP_NUM_THREADS": "1"})
+        environment = hosts.environment(rank, host, local, 29500, {"GLOO_SOCKET_IFNAME": hosts.interface, "OMP_NUM_THREADS": "1", "QUOIT_WIRE_DTYPE": options.wire_dtype})
         log = open(os.path.join(folder, f"rank{rank}.log"), "w+")
         ranks.append((rank, hosts.start(host, words, env=environment, stdout=log, stderr=log), log))
     return ranks
@@ -190,13 +192,13 @@ def compete(hosts, options, folder):
             process.wait(60)
         except subprocess.TimeoutExpired:
             print(f"hosts: rank {rank} has not ended 60 s after the last turn", file=sys.stderr)
-    return {"hosts": options.hosts, "rate": options.rate, "bytes": options.bytes, "iperf3_Bps": rates, "seconds": seconds, "ratio": ratios,
+    return {"hosts": options.hosts, "rate": options.rate, "bytes": options.bytes, "wire_dtype": options.wire_dtype, "iperf3_Bps": rates, "seconds": seconds, "ratio": ratios,
             "bytes_sent_by_host_0": sent}
 
 
 def report(result, folder):
     describe = os.path.join(folder, "describe.txt")
-    print(f"# allreduce of {result['bytes']} bytes of float32 over {'+'.join(map(str, result['hosts']))} ranks, link {result['rate']}, in turns")
+    print(f"# allreduce of {result['bytes']} bytes of float32 (wire {result['wire_dtype']}) over {'+'.join(map(str, result['hosts']))} ranks, link {result['rate']}, in turns")
     print(f"# iperf3 --bidir, payload each way, Gb/s: {spread([r * 8 / 1e9 for r in result['iperf3_Bps']])}")
     print(f"{'backend':>8}  {'algorithm bandwidth / iperf3':>30}  {'seconds':>24}  {'sent by host 0 / tensor':>24}")
     for backend, ratios in result["ratio"].items():

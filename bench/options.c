@@ -26,6 +26,7 @@ typedef enum kind {
     KIND_SIZES,
     KIND_DTYPE,
     KIND_OP,
+    KIND_WIRE,
     KIND_IN_PLACE,
     KIND_OUT_OF_PLACE,
     KIND_WARMUP,
@@ -62,6 +63,7 @@ static const row_t rows[] = {
     {KIND_SIZES, "--sizes", NULL, "LIST", "these sizes instead: 4,64K,1M"},
     {KIND_DTYPE, "--dtype", NULL, "LIST", "float32 (default), others separated by commas, or all"},
     {KIND_OP, "--op", NULL, "LIST", "sum (default), others separated by commas, or all"},
+    {KIND_WIRE, "--wire-dtype", NULL, "FORMAT", "what sums of floats are between hosts: none, float32, bf16, fp16, int8 (default: the\nsetting's); with the last three results are rounded, and not checked"},
     {KIND_IN_PLACE, "--in-place", NULL, NULL, "send and receive buffer are the same (default)"},
     {KIND_OUT_OF_PLACE, "--out-of-place", NULL, NULL, "two buffers; with --in-place: rows of both kinds"},
     {.kind = KIND_HEADING, .text = "How"},
@@ -260,6 +262,14 @@ static bool take_op(const char *option, const char *word, options_t *options)
     return wrong(option, word, "an operation (--help lists them) or all");
 }
 
+static bool take_wire(const char *option, const char *word, options_t *options)
+{
+    for (int i = QUOIT_WIRE_NONE; i < QUOIT_WIRE_COUNT; i++)
+        if (strcmp(word, quoit_wire_name((quoit_wire_t)i)) == 0)
+            options->wire = (quoit_wire_t)i;
+    return options->wire != QUOIT_WIRE_DEFAULT || wrong(option, word, "none, float32, bf16, fp16 or int8");
+}
+
 /* What only counts once all options are known. */
 typedef struct range {
     size_t minimum, maximum;
@@ -280,6 +290,7 @@ static bool take_option(const row_t *row, const char *option, const char *value,
     case KIND_SIZES: return each_word(option, value, take_size, options);
     case KIND_DTYPE: return each_word(option, value, take_dtype, options);
     case KIND_OP: return each_word(option, value, take_op, options);
+    case KIND_WIRE: return take_wire(option, value, options);
     case KIND_IN_PLACE: return options->in_place = true;
     case KIND_OUT_OF_PLACE: return options->out_of_place = true;
     case KIND_WARMUP: return read_int(option, value, 0, 1000000, &options->warmup);
@@ -353,6 +364,8 @@ static bool settle(const range_t *range, options_t *options)
     if (!options->out_of_place)
         options->in_place = true;
     options->timeout_ms = (int)(range->timeout * 1000);
+    if (options->wire > QUOIT_WIRE_F32)
+        options->check = false; /* results are rounded */
     if (options->launch > 0 && options->rank >= 0) {
         fprintf(stderr, "bench_allreduce: -n %d and --rank %d exclude each other: -n starts ranks, --rank is one\n", options->launch, options->rank);
         return false;

@@ -22,6 +22,7 @@ typedef struct options {
     bool dtype[QUOIT_DTYPE_COUNT], op[QUOIT_OP_COUNT];
     bool every_dtype, every_op; /* "all": pairs that are not supported are left out instead of refused */
     bool in_place, out_of_place;
+    quoit_wire_t wire; /* of the communicator; DEFAULT: the setting's */
 
     /* how */
     int warmup;

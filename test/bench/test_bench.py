@@ -242,3 +242,17 @@ def test_side_by_side_script_alone():
     done = subprocess.run(words, capture_output=True, text=True, timeout=120 * SLOW, env=environment(), stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(rows(done.stdout)) == 2, done.stdout
+
+
+def test_wire_dtype_is_used_and_told(tmp_path):
+    """Two hosts, by label: the plan encodes, the communicator says so, and results are not called wrong."""
+    for number, (words, expected) in enumerate([(["--explain"], "encode"), (["--json", "-", *QUICK], '"wire": "int8"')]):
+
+        def variables(rank, number=number):
+            return {"RANK": str(rank), "WORLD_SIZE": "2", "QUOIT_HOST_LABEL": str(rank), "QUOIT_INTERFACE": "lo", "QUOIT_STORE": f"file://{tmp_path}/{number}"}
+
+        (status, output, error), _ = run_ranks(variables, "--wire-dtype", "int8", "--sizes", "64K", *words)
+        assert status == 0, error
+        assert expected in output, output
+    done = run("-n", "2", "--wire-dtype", "int4")
+    assert done.returncode == 2 and "int4" in done.stderr and "none, float32, bf16, fp16 or int8" in done.stderr, done.stderr

@@ -11,10 +11,13 @@ class Options(Backend.Options):
     """Options of a group, for ``init_process_group(pg_options=...)`` and ``new_group(pg_options=...)``.
 
     timeout: limit of creating the group and of each operation; wins over the ``timeout`` given beside it.
+    wire_dtype: what sums of floats are while they cross the network between hosts: ``"bf16"``, ``"fp16"``, ``"int8"``, ``"float32"``
+    or ``"none"``; the same on all ranks. None: setting ``QUOIT_WIRE_DTYPE``.
     """
 
     timeout: datetime.timedelta
-    def __init__(self, timeout: Optional[datetime.timedelta] = None) -> None: ...
+    wire_dtype: Optional[str]
+    def __init__(self, timeout: Optional[datetime.timedelta] = None, wire_dtype: Optional[str] = None) -> None: ...
 
 class ProcessGroupQuoit(Backend):
     """The backend object of a group: what ``torch.distributed`` calls. ``quoit.describe`` and its like find it themselves."""
@@ -31,6 +34,9 @@ class ProcessGroupQuoit(Backend):
 
     def _shrink(self, timeout: Optional[datetime.timedelta] = None) -> tuple["ProcessGroupQuoit", list[int]]:
         """What ``quoit.shrink`` calls: the group of those that are left, and their ranks in this one."""
+
+    def _allreduce_residual(self, tensor: Tensor, residual: Tensor) -> Work:
+        """What ``quoit.CompressHook`` calls: sum ``tensor``; ``residual`` receives what encoding took away on this rank."""
 
     def last_error(self) -> str:
         """The text of the group's first error; empty when there was none."""

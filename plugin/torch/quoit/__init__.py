@@ -41,9 +41,10 @@ _check_torch()
 
 from quoit import _C, _compat  # noqa: E402 - the check must come first
 from quoit._C import Options, ProcessGroupQuoit  # noqa: E402
+from quoit._compress import CompressHook  # noqa: E402
 from quoit._shrink import shrink  # noqa: E402
 
-__all__ = ["Options", "ProcessGroupQuoit", "describe", "history", "last_error", "settings", "shrink", "trace", "__version__"]
+__all__ = ["CompressHook", "Options", "ProcessGroupQuoit", "describe", "history", "last_error", "settings", "shrink", "trace", "__version__"]
 
 
 def _create(backend_options: Any, pg_options: Optional[Options]) -> ProcessGroupQuoit:

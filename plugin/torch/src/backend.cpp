@@ -61,6 +61,7 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::Dist
     if (const auto *given = dynamic_cast<const Options *>(options.get())) {
         own->timeout = given->timeout;
         own->timeout_given = given->timeout_given;
+        own->wire = given->wire;
     }
     if (!own->timeout_given)
         own->timeout = std::chrono::duration_cast<milliseconds>(backend.timeout);
@@ -105,6 +106,7 @@ quoit_comm_config_t ProcessGroupQuoit::config() const
     quoit_comm_config_t config = QUOIT_COMM_CONFIG_INIT;
     config.name = id_.c_str();
     config.timeout_ms = to_timeout_ms(options_->timeout);
+    config.wire = options_->wire;
     return config;
 }
 
@@ -155,6 +157,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::split(const c10::intrusive_
         own->group_name = options->group_name;
         own->group_desc = options->group_desc;
     }
+    if (const auto *given = dynamic_cast<const Options *>(options.get()))
+        own->wire = given->wire;
     for (int rank : ranks) {
         const bool known = static_cast<size_t>(rank) < options_->global_ranks_in_group.size();
         own->global_ranks_in_group.push_back(known ? options_->global_ranks_in_group[rank] : static_cast<uint64_t>(rank));

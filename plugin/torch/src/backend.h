@@ -30,6 +30,7 @@ public:
     struct Options : c10d::Backend::Options {
         explicit Options(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
         c10::intrusive_ptr<c10d::Backend::Options> clone() const QUOIT_OVERRIDE_2_14 { return c10::make_intrusive<Options>(*this); }
+        quoit_wire_t wire = QUOIT_WIRE_DEFAULT; /* what sums of floats are between hosts */
         bool timeout_given; /* it wins over the timeout of init_process_group and new_group then */
     };
 
@@ -85,6 +86,8 @@ public:
 
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts = {}) override;
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &opts = {}) override;
+    /** Sum of float32; `residual` receives what a wire format took away here: see quoit_call_t. */
+    WorkPtr allreduceResidual(at::Tensor &tensor, at::Tensor &residual);
     WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &opts = {}) override;
     WorkPtr allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &opts = {}) override;
     WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &opts = {}) override;

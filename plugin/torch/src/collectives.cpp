@@ -249,6 +249,27 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allreduce(Tensors &tensors, const 
     return launch.finish(tensors);
 }
 
+ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allreduceResidual(at::Tensor &tensor, at::Tensor &residual)
+{
+    Launch launch(*this, kAllReduce, c10d::kUnsetTimeout, true);
+    const Place place = {launch.name(), "tensor"}, rest = {launch.name(), "residual"};
+    check_tensor(place, tensor);
+    check_tensor(rest, residual);
+    check_dtype(place, tensor, at::kFloat);
+    check_dtype(rest, residual, at::kFloat);
+    check_count(rest, residual, tensor.numel());
+    QUOIT_CHECK_VALUE(residual.is_contiguous(), launch.name(), ": residual is not contiguous");
+    void *data = launch.output(place, tensor, Content::kUpdated);
+    launch.flight.keep.push_back(residual);
+    launch.issue([&](auto comm, auto call, auto request) {
+        quoit_call_t own = *call;
+        own.residual = residual.data_ptr<float>();
+        return quoit_allreduce(comm, data, data, tensor.numel(), QUOIT_F32, QUOIT_SUM, &own, request);
+    });
+    launch.results.push_back(tensor);
+    return launch.finish({tensor});
+}
+
 ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &opts)
 {
     Launch launch(*this, kAllReduceCoalesced, opts.timeout, opts.asyncOp);

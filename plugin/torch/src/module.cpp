@@ -101,12 +101,41 @@ void trace_convert(const std::string &partial, const std::string &path)
     });
 }
 
+/** "bf16" and its like; None stands for the setting's. */
+quoit_wire_t parse_wire(const std::optional<std::string> &name)
+{
+    if (!name)
+        return QUOIT_WIRE_DEFAULT;
+    std::string known;
+    for (int wire = QUOIT_WIRE_NONE; wire < QUOIT_WIRE_COUNT; wire++) {
+        if (*name == quoit_wire_name(static_cast<quoit_wire_t>(wire)))
+            return static_cast<quoit_wire_t>(wire);
+        known += std::string(known.empty() ? "" : ", ") + quoit_wire_name(static_cast<quoit_wire_t>(wire));
+    }
+    throw py::value_error("quoit: wire_dtype \"" + *name + "\" is none of " + known);
+}
+
+std::optional<std::string> wire_text(quoit_wire_t wire)
+{
+    return wire == QUOIT_WIRE_DEFAULT ? std::nullopt : std::optional<std::string>(quoit_wire_name(wire));
+}
+
+OptionsPtr make_options(std::optional<Milliseconds> timeout, const std::optional<std::string> &wire)
+{
+    auto options = c10::make_intrusive<ProcessGroupQuoit::Options>(timeout);
+    options->wire = parse_wire(wire);
+    return options;
+}
+
 void bind_options(py::module_ &module, const py::object &backend)
 {
     const py::object base = backend.attr("Options");
     py::class_<ProcessGroupQuoit::Options, OptionsPtr>(module, "Options", base, "Options of a group: init_process_group(pg_options=...)")
-        .def(py::init([](std::optional<Milliseconds> timeout) { return c10::make_intrusive<ProcessGroupQuoit::Options>(timeout); }),
-             py::arg("timeout") = py::none(), "timeout: limit of creating the group and of each operation")
+        .def(py::init(&make_options), py::arg("timeout") = py::none(), py::arg("wire_dtype") = py::none(),
+             "timeout: limit of creating the group and of each operation; wire_dtype: what sums of floats are between hosts")
+        .def_property(
+            "wire_dtype", [](const ProcessGroupQuoit::Options &self) { return wire_text(self.wire); },
+            [](ProcessGroupQuoit::Options &self, const std::optional<std::string> &name) { self.wire = parse_wire(name); })
         .def_property(
             "timeout", [](const ProcessGroupQuoit::Options &self) { return self.timeout; },
             [](ProcessGroupQuoit::Options &self, Milliseconds timeout) {
@@ -134,6 +163,11 @@ void bind_backend(py::module_ &module, const py::object &backend)
                  return py::make_tuple(group, members);
              },
              py::arg("timeout") = py::none())
+        .def("_allreduce_residual",
+             [](ProcessGroupQuoit &self, at::Tensor tensor, at::Tensor residual) {
+                 return translated([&] { return self.allreduceResidual(tensor, residual); });
+             },
+             py::arg("tensor"), py::arg("residual"))
         .def("last_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.lastError(); }); })
         .def("get_error", [](ProcessGroupQuoit &self) { return translated([&] { return self.getError(); }); })
         .def(
