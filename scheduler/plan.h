@@ -178,8 +178,12 @@ quoit_wire_t plan_wire(const topology_t *topology, plan_collective_t collective,
                        quoit_wire_t wanted);
 /**
  * Averages of small floats, or in a wire format, would overflow between hosts if the sum crossed them. So what a host gives is divided
- * by this power of two, which costs no bits, and the last sum by the rest, ranks/share, rounded once; it is kept finite if it was.
- * The share is so large that a partial sum cannot overflow even if each rounding on its way were upwards. 0: nothing is divided before.
+ * by this power of two, not below the number of ranks, which costs no bits, and the last sum by the rest, ranks/share, rounded once.
+ * 0: nothing is divided before.
+ *
+ * Why no sum overflows: the largest number is L = (2^p - 1) * 2^e, p significant bits. k * L rounds to itself or downwards, since the
+ * next number above it is k * 2^p * 2^e, which is further away than the one below; rounding is monotone; so a rounded sum of k numbers up to L is at most k * L, by
+ * induction over the hops, and after the divisions at most L. (float8_e4m3 has another L, but is kept at it by its rounding.)
  */
 int64_t plan_share(const topology_t *topology, plan_algorithm_t algorithm, quoit_dtype_t dtype, quoit_op_t op, quoit_wire_t wire);
 

@@ -2,8 +2,6 @@
 /** Which wire format and which share an operation has, and what the steps of plans that have one are to do. docs/wire.md says why. */
 #include "scheduler/plan_internal.h"
 
-#include <math.h>
-
 static bool is_small_float(quoit_dtype_t dtype)
 {
     return dtype == QUOIT_F16 || dtype == QUOIT_BF16 || dtype == QUOIT_F8_E4M3 || dtype == QUOIT_F8_E5M2;
@@ -51,14 +49,9 @@ wire_type_t plan_wire_type(quoit_wire_t wire)
 
 int64_t plan_share(const topology_t *topology, plan_algorithm_t algorithm, quoit_dtype_t dtype, quoit_op_t op, quoit_wire_t wire)
 {
-    enum { HEADROOM = 8 }; /* no more than that for roundings: with 8-bit floats the smallest numbers would suffer */
-    bool wired = wire > QUOIT_WIRE_NONE;
-    if (op != QUOIT_AVG || !crosses_edges(algorithm) || (!wired && !is_small_float(dtype))) return 0;
-    bool leaders = algorithm == ALGORITHM_TWO_LEVEL || algorithm == ALGORITHM_DOUBLING;
-    double unit = wire_unit(wired ? plan_wire_type(wire) : type_of_dtype(dtype)), ranks = topology->ranks, growth = 1;
-    for (int hop = leaders ? topology->hosts : topology->ranks; hop >= 0 && growth < HEADROOM; hop--) growth *= 1 + unit;
     int64_t share = 1;
-    while ((double)share < ranks * (growth < HEADROOM ? growth : HEADROOM)) share *= 2;
+    if (op != QUOIT_AVG || !crosses_edges(algorithm) || (wire <= QUOIT_WIRE_NONE && !is_small_float(dtype))) return 0;
+    while (share < topology->ranks) share *= 2;
     return share;
 }
 
@@ -75,15 +68,11 @@ wire_call_t plan_wire_call(const plan_t *plan, const plan_step_t *step, quoit_dt
                         .sources = pair ? 2 : 1,
                         .factor = step->flags & STEP_SCALE ? (float)factor : 1,
                         .share = 1,
-                        .divisor = 1,
-                        .limit = INFINITY};
+                        .divisor = 1};
     call.others = pair ? type_of_operand(plan, &step->source2, dtype) : call.first;
     if (plan->share == 0) return call;
     if (step->flags & STEP_SHARE && !window) call.share = (float)plan->share;
     if (step->flags & STEP_SHARE && window) call.divisor = (float)plan->share;
-    if (step->flags & STEP_FINISH) {
-        call.divisor = (float)((double)ranks / (double)plan->share);
-        call.limit = wire_largest(call.result);
-    }
+    if (step->flags & STEP_FINISH) call.divisor = (float)((double)ranks / (double)plan->share);
     return call;
 }

@@ -19,8 +19,8 @@ typedef void kernel_fn(const reduce_call_t *call, size_t bytes, const double fac
 enum { KERNEL_WIRE_PIECE = 1024 }; /* elements: whole blocks of int8; 4 KiB as float32 */
 typedef void kernel_wire_take_fn(float *sum, const void *from, size_t count);
 typedef void kernel_wire_give_fn(void *to, const float *sum, size_t count);
-/** sum * factor / divisor, kept within +-limit where it was finite before. */
-typedef void kernel_wire_scale_fn(float *sum, size_t count, float factor, float divisor, float limit);
+/** sum * factor / divisor. */
+typedef void kernel_wire_scale_fn(float *sum, size_t count, float factor, float divisor);
 
 typedef struct kernel_table {
     const char *isa;

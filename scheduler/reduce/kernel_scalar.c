@@ -193,13 +193,9 @@ static void wire_store_i8(void *to, const float *sum, size_t count)
     }
 }
 
-static void wire_scale(float *sum, size_t count, float factor, float divisor, float limit)
+static void wire_scale(float *sum, size_t count, float factor, float divisor)
 {
-    for (size_t i = 0; i < count; i++) {
-        float after = sum[i] * factor / divisor;
-        bool bounded = isfinite(sum[i]);
-        sum[i] = bounded && after > limit ? limit : bounded && after < -limit ? -limit : after;
-    }
+    for (size_t i = 0; i < count; i++) sum[i] = sum[i] * factor / divisor;
 }
 
 const kernel_table_t kernel_scalar = {"scalar", {KERNEL_ROWS}, KERNEL_WIRE_ROWS};

@@ -2,29 +2,9 @@
 /** The pass of wire.h: block by block through float32 that stays in the first-level cache, by the kernels of one instruction set. */
 #include "scheduler/reduce/wire.h"
 
-#include "scheduler/reduce/convert.h"
 #include "scheduler/reduce/kernel.h"
 
-#include <float.h>
 #include <math.h>
-
-float wire_largest(wire_type_t type)
-{
-    switch (type) {
-    case WIRE_F16: return 65504.0f;
-    case WIRE_BF16: return f32_from_bits(0x7f7f0000u);
-    case WIRE_E4M3: return 448.0f;
-    case WIRE_E5M2: return 57344.0f;
-    default: return FLT_MAX;
-    }
-}
-
-double wire_unit(wire_type_t type)
-{
-    static const double unit[WIRE_TYPES] = {[WIRE_F32] = 0x1p-24, [WIRE_F16] = 0x1p-11, [WIRE_BF16] = 0x1p-8,
-                                            [WIRE_E4M3] = 0x1p-4, [WIRE_E5M2] = 0x1p-3, [WIRE_I8] = 1.0 / 250};
-    return unit[type];
-}
 
 /* What was lost, of values that the format could hold: an infinity or NaN leaves no error that could be made up for. */
 static void note_error(const kernel_table_t *table, const wire_call_t *call, const unsigned char *stored, const float *wanted, float *error, size_t count)
@@ -44,9 +24,9 @@ void kernel_wire_run(const kernel_table_t *table, const wire_call_t *call)
         size_t count = call->count - at < KERNEL_WIRE_PIECE ? call->count - at : KERNEL_WIRE_PIECE;
         size_t other = wire_bytes(call->others, at);
         table->wire_load[call->first](sum, (const unsigned char *)call->source[0] + wire_bytes(call->first, at), count);
-        if (call->factor != 1 || call->share != 1) table->wire_scale(sum, count, call->factor, call->share, INFINITY);
+        if (call->factor != 1 || call->share != 1) table->wire_scale(sum, count, call->factor, call->share);
         for (int i = 1; i < call->sources; i++) table->wire_add[call->others](sum, (const unsigned char *)call->source[i] + other, count);
-        if (call->divisor != 1 || call->limit < INFINITY) table->wire_scale(sum, count, 1, call->divisor, call->limit);
+        if (call->divisor != 1) table->wire_scale(sum, count, 1, call->divisor);
         unsigned char *to = (unsigned char *)call->destination + wire_bytes(call->result, at);
         table->wire_store[call->result](to, sum, count);
         if (call->error) note_error(table, call, to, sum, call->error + at, count);

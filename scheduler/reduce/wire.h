@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Sums through float32 between formats: what crosses the network in another format than it has in memory, and what is divided or
- * bounded on its way. Several formats may meet in one call: the first source has one, the others another, the result a third.
+ * Sums through float32 between formats: what crosses the network in another format than it has in memory, and what is divided on
+ * its way. Several formats may meet in one call: the first source has one, the others another, the result a third.
  *
  * Formats. Small floats and float32 as everywhere: rounded to nearest, ties to even; NaN becomes the one quiet NaN. int8 is blocks of
  * WIRE_BLOCK elements (the last may be shorter), each a float32 scale followed by one code an element:
@@ -34,19 +34,14 @@ static inline size_t wire_bytes(wire_type_t type, size_t count)
     return type == WIRE_I8 ? bytes + (count + WIRE_BLOCK - 1) / WIRE_BLOCK * sizeof(float) : bytes;
 }
 
-/** Its largest finite number, or that of float32 where that is no bound. */
-float wire_largest(wire_type_t type);
-/** Largest relative error of one rounding (int8: relative to the largest of the block). */
-double wire_unit(wire_type_t type);
-
-/** result = (source[0] * factor / share + source[1] + ...) / divisor, within +-limit if that sum was finite; rounded once. */
+/** result = (source[0] * factor / share + source[1] + ...) / divisor, rounded once. */
 typedef struct wire_call {
     wire_type_t first, others, result; /* formats of source[0], of the other sources, of the destination */
     int sources;                       /* 1 or more */
     const void *const *source;
     size_t count;       /* elements */
     void *destination;  /* may equal any one source of the same format */
-    float factor, share, divisor, limit; /* 1, 1, 1, INFINITY: nothing */
+    float factor, share, divisor; /* 1: nothing */
     float *error;       /* [count] += what the rounding took away, where that is finite; NULL: not wanted */
 } wire_call_t;
 

@@ -44,7 +44,6 @@ wire_call_t call_of(wire_type_t first, wire_type_t others, wire_type_t result, s
     call.count = count;
     call.destination = destination;
     call.factor = call.share = call.divisor = 1;
-    call.limit = std::numeric_limits<float>::infinity();
     return call;
 }
 
@@ -114,7 +113,6 @@ TEST(Wire, EveryInstructionSetGivesTheScalarBits)
                 if (random() % 2) call.factor = -1.75f;
                 if (random() % 2) call.share = 8;
                 if (random() % 2) call.divisor = 0.75f;
-                if (random() % 2) call.limit = wire_largest(call.result);
                 Outcome right = run("scalar", call, 0);
                 for (const char *isa : isas) {
                     Outcome one = run(isa, call, random() % 64);
@@ -195,7 +193,7 @@ TEST(Wire, Int8IsWithinA250thOfTheBlocksLargest)
                 double largest = 0;
                 for (size_t i = begin; i < end; i++) largest = std::max(largest, std::fabs(static_cast<double>(values[i])));
                 for (size_t i = begin; i < end; i++)
-                    ASSERT_LE(std::fabs(static_cast<double>(values[i]) - static_cast<double>(back[i])), largest * wire_unit(WIRE_I8)) << "element " << i << " of " << count;
+                    ASSERT_LE(std::fabs(static_cast<double>(values[i]) - static_cast<double>(back[i])), largest / 250) << "element " << i << " of " << count;
             }
             ASSERT_EQ(through_i8(back), back) << "a number that is one of the codes stays";
         }
@@ -227,23 +225,6 @@ TEST(Wire, Int8KeepsInfinitiesNansAndExtremes)
     EXPECT_EQ(wire_bytes(WIRE_I8, 0), 0u);
     EXPECT_EQ(wire_bytes(WIRE_I8, 1), 5u);
     EXPECT_EQ(wire_bytes(WIRE_I8, 129), 137u);
-}
-
-// A finite sum that is divided comes out finite; an infinity stays one.
-TEST(Wire, TheLimitIsForFiniteSums)
-{
-    std::vector<float> values = {65504.0f * 0.75f * 1.001f, -65504.0f, std::numeric_limits<float>::infinity(), 3.0f};
-    std::vector<const void *> source = {values.data()};
-    wire_call_t call = call_of(WIRE_F32, WIRE_F32, WIRE_F16, source, values.size(), nullptr);
-    call.divisor = 0.75f;
-    call.limit = wire_largest(WIRE_F16);
-    Bytes result = run("scalar", call, 0).result;
-    uint16_t code[4];
-    std::memcpy(code, result.data(), sizeof code);
-    EXPECT_EQ(code[0], 0x7bff);
-    EXPECT_EQ(code[1], 0xfbff);
-    EXPECT_EQ(code[2], 0x7c00);
-    EXPECT_EQ(code[3], 0x4400);
 }
 
 } // namespace
