@@ -79,6 +79,7 @@ static quoit_status_t make_record(attempt_t *attempt)
     own->rank = attempt->rank;
     own->size = attempt->size;
     own->pid = (int32_t)getpid();
+    own->tls = (uint8_t)setting_int(SETTING_TLS);
     machine_discover(&own->machine, source, sizeof source);
     log_info("bootstrap", "this process may use %d cores (%s)", own->machine.cores, source);
     snprintf(own->host, sizeof own->host, "%s", log_host());
@@ -240,6 +241,24 @@ static quoit_status_t publish_roster(attempt_t *attempt)
     return status;
 }
 
+static const char *tls_name(const job_record_t *record)
+{
+    static const char *const names[] = {"off", "psk", "certificates"};
+    return record->tls < sizeof names / sizeof *names ? names[record->tls] : "something unknown";
+}
+
+/*
+ * Only for the text: a process takes its own setting for what it does, and would be refused by peers with another. Rank 0 looks, so that
+ * all ranks get the text, and each rank looks at what it is told of rank 0, in case that could not.
+ */
+static quoit_status_t check_tls(const job_record_t *one, const job_record_t *other)
+{
+    if (one->tls == other->tls) return QUOIT_OK;
+    return error_set(QUOIT_ERR_MISMATCH,
+                     "rank %d (%s, pid %d) was started with QUOIT_TLS=%s, but rank %d (%s, pid %d) with QUOIT_TLS=%s; set the same on all ranks",
+                     one->rank, one->host, one->pid, tls_name(one), other->rank, other->host, other->pid, tls_name(other));
+}
+
 /* Read a roster into the attempt's job. ERR_AGAIN: it is of another attempt. */
 static quoit_status_t read_roster(attempt_t *attempt, const uint8_t *bytes, size_t length)
 {
@@ -267,7 +286,7 @@ static quoit_status_t read_roster(attempt_t *attempt, const uint8_t *bytes, size
         return error_set(QUOIT_ERR_MISMATCH, "rank %d was started for a world of %d ranks, but rank 0 for one of %u; give all the same size",
                          attempt->rank, attempt->size, size);
     if (!tuning_is_sane(&job->tuning)) return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the roster's tuning is damaged");
-    return QUOIT_OK;
+    return check_tls(&attempt->own, &job->record[0]);
 }
 
 /* Rank 0: is this record one that belongs here? */
@@ -281,7 +300,7 @@ static quoit_status_t check_record(const attempt_t *attempt, int rank, const job
     if (strcmp(record->version, attempt->own.version) != 0)
         return error_set(QUOIT_ERR_MISMATCH, "rank %d (%s, pid %d) has loaded quoit %s, but rank 0 quoit %s; install the same everywhere", rank,
                          record->host, record->pid, record->version, attempt->own.version);
-    return QUOIT_OK;
+    return check_tls(record, &attempt->own);
 }
 
 static quoit_status_t get_record(attempt_t *attempt, int rank, int limit_ms, job_record_t *record)

@@ -46,6 +46,10 @@ static quoit_status_t open_transport(engine_t *engine, const quoit_transport_ops
     quoit_transport_environment_t environment;
     transport_environment_init(&environment, engine->self, engine->doorbell, log_host());
     char why[256] = "";
+    if (setting_int(SETTING_TLS) != 0 && !(ops->flags & (QUOIT_TRANSPORT_SAME_HOST | QUOIT_TRANSPORT_TLS)))
+        return error_set(QUOIT_ERR_UNSUPPORTED,
+                         "transport %s sends plain text between hosts, and QUOIT_TLS=%s asks for TLS: tcp can do that (QUOIT_TRANSPORT=shm,tcp)",
+                         ops->name, setting_string(SETTING_TLS));
     if (ops->probe(&environment, why, sizeof why) != QUOIT_OK) {
         log_info("engine", "transport %s is not used: %s", ops->name, why);
         return error_set(QUOIT_ERR_NOT_FOUND, "transport %s cannot be used: %s", ops->name, why);

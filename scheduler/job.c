@@ -65,7 +65,7 @@ quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_e
 
 /* ------------------------------------------------------------------ records */
 
-enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 1 };
+enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 2 };
 
 static uint8_t *put_text(uint8_t *at, const char *text)
 {
@@ -95,7 +95,8 @@ size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capa
     bytes_put32(at + 62, (uint32_t)record->machine.numa_node);
     bytes_put64(at + 66, record->machine.cache);
     bytes_put32(at + 74, record->machine.nic_mbps);
-    at += 78;
+    at[78] = record->tls;
+    at += 79;
     at = put_text(at, record->host);
     at = put_text(at, record->version);
     for (int i = 0; i < record->addresses; i++) {
@@ -127,7 +128,7 @@ static const uint8_t *get_address(const uint8_t *at, const uint8_t *end, job_add
 
 quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *used, job_record_t *record)
 {
-    if (length < 80 || bytes[0] != RECORD_MAGIC)
+    if (length < 81 || bytes[0] != RECORD_MAGIC)
         return error_set(QUOIT_ERR_PROTOCOL, "the store holds %zu bytes that are no record of a rank; is its key used by something else?", length);
     if (bytes[1] != RECORD_VERSION)
         return error_set(QUOIT_ERR_MISMATCH, "a rank's record has version %d, this library's have %d; all ranks must load the same version",
@@ -148,7 +149,8 @@ quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *us
     record->machine.numa_node = (int)bytes_get32(at + 62);
     record->machine.cache = bytes_get64(at + 66);
     record->machine.nic_mbps = bytes_get32(at + 74);
-    at = get_text(at + 78, end, record->host, sizeof record->host);
+    record->tls = at[78];
+    at = get_text(at + 79, end, record->host, sizeof record->host);
     if (at) at = get_text(at, end, record->version, sizeof record->version);
     if (record->addresses > JOB_ADDRESS_CAPACITY) at = NULL;
     for (int i = 0; at && i < record->addresses; i++) at = get_address(at, end, &record->address[i]);

@@ -26,6 +26,7 @@ typedef struct job_record {
     uint64_t kernel;            /* hash of the boot id: ranks with different ones are not even tried as host mates */
     uint64_t label;             /* hash of setting HOST_LABEL */
     int32_t rank, size, pid;
+    uint8_t tls;                /* setting TLS: told to compare it, never to follow it */
     machine_t machine;
     char host[JOB_HOST_CAPACITY];
     char version[16];

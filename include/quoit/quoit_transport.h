@@ -43,6 +43,7 @@ enum {
     QUOIT_TRANSPORT_PUT = 1u << 1,
     QUOIT_TRANSPORT_MAP = 1u << 2,
     QUOIT_TRANSPORT_SAME_HOST = 1u << 3, /* joins only processes of one host; that a connection stands proves it */
+    QUOIT_TRANSPORT_TLS = 1u << 4 /* does what QUOIT_TLS asks. One that leaves the host without it is refused where that is on */
 };
 
 /** A process (strictly: an engine): random, made when the engine is. */

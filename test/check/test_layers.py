@@ -46,10 +46,10 @@ def wrong_direction(path, target):
 
 
 def other_transport(path, target):
-    """transport/tcp may use transport/framing, transport/ip and what lies in transport/ itself, not transport/shm."""
+    """transport/tcp may use transport/framing, transport/ip, transport/tls and what lies in transport/ itself, not transport/shm."""
     if path.parts[0] != "transport" or target.parts[0] != "transport" or len(path.parts) < 3 or len(target.parts) < 3:
         return None
-    if target.parts[1] in ("framing", "ip", path.parts[1]):
+    if target.parts[1] in ("framing", "ip", "tls", path.parts[1]):
         return None
     return f"{path} includes {target}: a transport does not know another"
 

@@ -144,6 +144,8 @@ void Peer::stand()
         if (status != QUOIT_IN_PROGRESS) require_ok(status, "endpoint_status");
         return status == QUOIT_OK;
     });
+    if (getenv("QUOIT_TEST_TLS"))
+        require(strstr(ops->describe(endpoint), ", TLSv1.3 TLS_") != nullptr, std::string("no TLS: ") + ops->describe(endpoint));
     sync();
 }
 
@@ -358,10 +360,26 @@ void run_case(const Subject &subject, const Case &body, int killed)
 
 namespace {
 
+/* The suite over tcp with TLS: a key of this run's own. */
+char key_file[] = "/tmp/quoit-conformance-XXXXXX";
+
+void tls_prepare()
+{
+    uint8_t bytes[32];
+    int fd = mkstemp(key_file); /* 0600 */
+    if (fd < 0 || random_bytes(bytes, sizeof bytes) != QUOIT_OK) abort();
+    for (uint8_t byte : bytes) dprintf(fd, "%02x", byte);
+    ::close(fd);
+    atexit([] { unlink(key_file); });
+    setenv("QUOIT_TLS", "psk", 1);
+    setenv("QUOIT_TLS_KEY_FILE", key_file, 1);
+}
+
 /* Before any test: the plug-in is found through its setting, TCP stays on loopback. */
 const bool prepared = [] {
     setenv("QUOIT_TRANSPORT_PLUGIN", PLUGIN_FOLDER "/plugin_pipe.so", 1);
     setenv("QUOIT_INTERFACE", "lo", 0);
+    if (getenv("QUOIT_TEST_TLS")) tls_prepare();
 #ifdef FAKE_VERBS
     setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 0); /* the user may name the real one */
 #endif

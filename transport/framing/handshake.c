@@ -10,6 +10,8 @@
  *   WELCOME    header
  *   REFUSED    header, reason 1      (also the client's answer to a CHALLENGE that does not know the secret)
  *
+ * A client that begins with TLS is answered REFUSED in plain text: its TLS sees from the magic what it has met.
+ *
  * The HMACs cover a label, the whole HELLO, and CHALLENGE up to its nonce. Both nonces are fresh, so no recording of either side
  * fits another connection; the labels differ, so neither side's proof can be sent back to it.
  */
@@ -35,6 +37,8 @@ typedef enum message_type { HELLO = 1, CHALLENGE, PROOF, WELCOME, REFUSED, TYPE_
 
 /* What a side waits for: STEP_FIRST is HELLO (server) or CHALLENGE (client), STEP_LAST is PROOF (server) or WELCOME (client). */
 enum { STEP_FIRST, STEP_LAST };
+
+enum { TLS_HANDSHAKE = 0x16, TLS_MAJOR = 3 }; /* how a TLS client begins */
 
 static const uint8_t magic[4] = {'Q', 't', 'H', 's'};
 
@@ -201,7 +205,9 @@ static void check_header(handshake_t *handshake)
 {
     const uint8_t *header = handshake->in;
     uint8_t version = header[4], type = header[5];
-    if (memcmp(header, magic, sizeof magic) != 0) {
+    if (handshake->server && header[0] == TLS_HANDSHAKE && header[1] == TLS_MAJOR) {
+        refuse(handshake, HANDSHAKE_REASON_TLS);
+    } else if (memcmp(header, magic, sizeof magic) != 0) {
         finish(handshake, HANDSHAKE_FAILED, HANDSHAKE_REASON_NONE);
     } else if (version != VERSION) {
         if (handshake->server)
@@ -335,6 +341,7 @@ const char *handshake_reason_text(handshake_reason_t reason)
     case HANDSHAKE_REASON_PROCESS: return "the address belongs to another process by now";
     case HANDSHAKE_REASON_TIE: return "another connection of the same two processes stays";
     case HANDSHAKE_REASON_VERSION: return "the two sides run versions of Quoit that do not fit together";
+    case HANDSHAKE_REASON_TLS: return "one side speaks TLS, the other plain text; QUOIT_TLS must be the same on both";
     case HANDSHAKE_REASON_END: break;
     }
     return "unknown reason";

@@ -10,8 +10,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
@@ -31,6 +33,7 @@ static quoit_status_t make_memfd(int *fd)
     if (made < 0) {
         return error_set_errno(QUOIT_ERR_NOT_FOUND, errno, "shm: this system allows no memfd_create (old kernel or a seccomp filter)");
     }
+    if (fchmod(made, 0600) != 0) log_debug("shm", "the memory's file keeps the rights of a memfd: %s", strerror(errno));
     *fd = made;
     return QUOIT_OK;
 }

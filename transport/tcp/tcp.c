@@ -77,6 +77,7 @@ static void tcp_close(quoit_transport_t *base)
     tcp_socket_destroy(transport->timer);
     tcp_socket_bury(transport);
     if (transport->epoll >= 0) close(transport->epoll);
+    tls_context_destroy(transport->tls);
     secrets_destroy(transport->jobs);
     table_destroy(transport->peers);
     free(transport);
@@ -97,8 +98,10 @@ quoit_status_t tcp_open(const quoit_transport_environment_t *environment, const 
     list_init(&transport->dirty);
     list_init(&transport->eventful);
     list_init(&transport->graveyard);
+    list_init(&transport->buffered);
     quoit_status_t status = tcp_settings_limits(environment, &transport->limits, &transport->connect_ms);
     if (status == QUOIT_OK) status = tcp_settings_interfaces(environment, "tcp", &transport->choice);
+    if (status == QUOIT_OK) status = tls_context_create(environment, "tcp", &transport->tls);
     if (status == QUOIT_OK) status = open_descriptors(transport);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status == QUOIT_OK) status = table_create(&transport->jobs);
@@ -243,6 +246,7 @@ static int tcp_progress(quoit_transport_t *base)
     tcp_transport_t *transport = (tcp_transport_t *)base;
     struct epoll_event events[EVENTS_AT_ONCE];
     int done = list_is_empty(&transport->dirty) ? 0 : flush_dirty(transport);
+    if (!list_is_empty(&transport->buffered)) done += tcp_read_buffered(transport);
     int count = epoll_wait(transport->epoll, events, EVENTS_AT_ONCE, 0);
     if (count <= 0) return done;
     size_t budget = (size_t)TCP_BUDGET / (size_t)count;
@@ -266,7 +270,8 @@ static int tcp_descriptor(quoit_transport_t *base) { return ((tcp_transport_t *)
 static quoit_status_t tcp_arm(quoit_transport_t *base)
 {
     tcp_transport_t *transport = (tcp_transport_t *)base;
-    return list_is_empty(&transport->dirty) && list_is_empty(&transport->eventful) ? QUOIT_OK : QUOIT_ERR_AGAIN;
+    bool still = list_is_empty(&transport->dirty) && list_is_empty(&transport->eventful) && list_is_empty(&transport->buffered);
+    return still ? QUOIT_OK : QUOIT_ERR_AGAIN;
 }
 
 static void tcp_disarm(quoit_transport_t *transport) { (void)transport; }
@@ -285,7 +290,7 @@ const quoit_transport_ops_t transport_tcp = {
     .abi = QUOIT_TRANSPORT_ABI,
     .struct_size = sizeof(quoit_transport_ops_t),
     .name = "tcp",
-    .flags = QUOIT_TRANSPORT_MESSAGE,
+    .flags = QUOIT_TRANSPORT_MESSAGE | QUOIT_TRANSPORT_TLS,
     .probe = tcp_probe,
     .open = open_with_defaults,
     .close = tcp_close,

@@ -7,6 +7,7 @@
  *   tcp_connect.c     the side that connects: a peer's addresses in turn, then the further sockets
  *   tcp_accept.c      the side that listens: strangers, proofs, which of two connections stays
  *   tcp_socket.c      a socket: options, epoll, bytes in and out (the channel's pipe), whether the peer's host still answers
+ *   tcp_secure.c      a socket with TLS: its handshake, bytes in and out; what TLS has read ahead
  * Which addresses are told to peers, and how: transport/ip.
  *
  * Sockets belong to the transport while nobody has proved anything (list `strangers`), then to an endpoint. A socket is freed only
@@ -24,12 +25,13 @@
 #include "transport/ip/tcp_address.h"
 #include "transport/ip/tcp_interface.h"
 #include "transport/ip/tcp_settings.h"
+#include "transport/tls/tls.h"
 
 enum {
     TCP_MAX_STRANGERS = 64,   /* connections that have proved nothing yet */
     TCP_BUDGET = 128 * 1024,  /* bytes one call of progress moves, about */
     TCP_TEXT_CAPACITY = 256,
-    TCP_CAUSE_CAPACITY = 96
+    TCP_CAUSE_CAPACITY = 224
 };
 
 /** Times, in milliseconds. Not settings: tests make them short. */
@@ -56,7 +58,7 @@ typedef struct tcp_transport tcp_transport_t;
 typedef struct tcp_endpoint tcp_endpoint_t;
 
 typedef struct tcp_socket {
-    list_t link; /* strangers, callers, incoming, or graveyard */
+    list_t link; /* strangers, callers, incoming, or graveyard; PIPE: `buffered` */
     tcp_kind_t kind;
     int fd;
     uint32_t armed; /* epoll events asked for */
@@ -64,6 +66,8 @@ typedef struct tcp_socket {
     tcp_endpoint_t *endpoint; /* NULL: stranger */
     tcp_name_t remote;
     uint64_t deadline;      /* STRANGER, REFUSED, CALLER */
+    tls_session_t *tls;     /* owned; NULL: plain text, and while a caller is not connected */
+    bool secured;           /* its handshake is done */
     handshake_t *handshake; /* owned; NULL once done, and while a caller is not connected */
     int address, pipe;      /* CALLER: number of the address; CALLER, PIPE: number of the pipe */
     bool proved, ready;     /* STRANGER, CALLER: handshake done; preamble through too */
@@ -84,7 +88,7 @@ typedef struct tcp_target {
     tcp_socket_t *socket; /* under way; NULL: none */
     uint64_t retry_at;
     int retry_ms, refusals;
-    bool hopeless; /* no use trying again */
+    bool hopeless, refused_by_tls; /* no use trying again; because of TLS */
     char cause[TCP_CAUSE_CAPACITY]; /* how the newest try ended; "": no try ended */
 } tcp_target_t;
 
@@ -141,8 +145,10 @@ struct tcp_transport {
     tcp_socket_t *timer, *listeners[TCP_MAX_ADDRESSES];
     int listener_count;
     uint64_t timer_at, accept_at; /* what the timer is set to; when to accept again after running out of descriptors */
+    tls_context_t *tls; /* NULL: plain text */
     table_t *peers, *jobs; /* process -> endpoint that is or comes; job -> its secret, see secrets.h */
     list_t endpoints, strangers, dirty, eventful, graveyard;
+    list_t buffered; /* pipes with TLS that may hold what epoll does not see */
     int stranger_count;
     tcp_endpoint_t *last; /* whose event was handed out last; may go at the next call */
 };
@@ -164,7 +170,10 @@ void tcp_socket_mute(tcp_socket_t *socket);
 /** Options while the connection is being made, and once it stands. */
 void tcp_socket_set_coming(tcp_socket_t *socket);
 void tcp_socket_set_standing(tcp_socket_t *socket);
-/** 0: went (some of it, told in *done); EAGAIN; another errno; ECONNRESET for an end of stream. */
+/**
+ * 0: went (some of it, told in *done); EAGAIN; another errno; ECONNRESET for an end of stream; EPROTO: see tls_session_cause. What went
+ * may wait for a flush.
+ */
 int tcp_socket_send(tcp_socket_t *socket, const void *bytes, size_t length, size_t *done);
 int tcp_socket_receive(tcp_socket_t *socket, void *bytes, size_t length, size_t *done);
 /** Send what the handshake has to send, read what it wants. 0: its state changed; EAGAIN: no more now; else errno. */
@@ -175,6 +184,30 @@ size_t tcp_socket_unacknowledged(const tcp_socket_t *socket);
 /** Look whether the peer's host answers; true when it has been silent too long. */
 bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now);
 extern const pipe_ops_t tcp_pipe_ops; /* pipe: tcp_socket_t * */
+/** The error of reading that a socket ended with, 0 for its end of stream, as a status with a text. */
+quoit_status_t tcp_socket_tell_end(const tcp_socket_t *socket, int error);
+
+/* ---- tcp_secure.c: all of it does nothing, or is not used, where a socket has no TLS */
+/** The transport's TLS for a socket that is connected, if it has any. False with a text. */
+bool tcp_socket_begin_tls(tcp_socket_t *socket, bool server);
+/** As tls_session_handshake; 0 without TLS. */
+int tcp_socket_secure(tcp_socket_t *socket);
+/** Bytes that were taken wait in TLS for room in the socket. */
+static inline bool tcp_socket_is_staged(const tcp_socket_t *socket)
+{
+    return socket->tls != NULL && socket->write_error == 0 && tls_session_is_staged(socket->tls);
+}
+/** 0: nothing is staged; EAGAIN, or what broke. */
+int tcp_socket_flush(tcp_socket_t *socket);
+int tcp_secure_send(tcp_socket_t *socket, const void *bytes, size_t length, size_t *done);
+int tcp_secure_receive(tcp_socket_t *socket, void *bytes, size_t length, size_t *done);
+/** What to ask epoll for after EAGAIN. `output`: there is something to send. */
+uint32_t tcp_socket_interest(const tcp_socket_t *socket, bool output);
+/** This pipe was not read until it was dry: read again at the next progress. */
+void tcp_pipe_keep_reading(tcp_socket_t *pipe);
+/** Read those; number of things done. */
+int tcp_read_buffered(tcp_transport_t *transport);
+extern const pipe_ops_t tcp_secure_pipe_ops;
 
 /* ---- tcp_accept.c */
 quoit_status_t tcp_listen(quoit_transport_t *base, void *address, size_t *length);

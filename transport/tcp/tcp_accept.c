@@ -56,17 +56,9 @@ static void drop_stranger(tcp_socket_t *stranger, log_level_t level, const char 
     tcp_socket_destroy(stranger);
 }
 
-/* It is told, and listened to until it has closed: an immediate close() could destroy the reason on its way. */
-static void refuse_stranger(tcp_socket_t *stranger, log_level_t level)
+/* It has been told, and is listened to until it has closed: an immediate close() could destroy the reason on its way. */
+static void turn_away(tcp_socket_t *stranger, log_level_t level, const char *cause)
 {
-    const char *cause = handshake_reason_text(stranger->handshake->reason);
-    const void *output;
-    size_t length, done = 0;
-    output = handshake_output(stranger->handshake, &length);
-    if (length == 0 || tcp_socket_send(stranger, output, length, &done) != 0 || done < length) {
-        drop_stranger(stranger, level, cause);
-        return;
-    }
     char source[TCP_NAME_CAPACITY], name[TCP_NAME_CAPACITY];
     tcp_name_t host = stranger->remote;
     tcp_name_set_port(&host, 0);
@@ -79,6 +71,31 @@ static void refuse_stranger(tcp_socket_t *stranger, log_level_t level)
     stranger->kind = TCP_REFUSED;
     tcp_transport_wake_at(stranger->transport, stranger->deadline);
     tcp_socket_arm(stranger, EPOLLIN);
+}
+
+static void refuse_stranger(tcp_socket_t *stranger, log_level_t level)
+{
+    const char *cause = handshake_reason_text(stranger->handshake->reason);
+    const void *output;
+    size_t length, done = 0;
+    output = handshake_output(stranger->handshake, &length);
+    if (length > 0 && tcp_socket_send(stranger, output, length, &done) == 0 && done == length && tcp_socket_flush(stranger) == 0)
+        turn_away(stranger, level, cause);
+    else
+        drop_stranger(stranger, level, cause);
+}
+
+/* OpenSSL has told it by an alert; one that speaks plain text is told in its own words. */
+static void refuse_by_tls(tcp_socket_t *stranger)
+{
+    if (tls_session_is_plain(stranger->tls)) {
+        tls_session_destroy(stranger->tls);
+        stranger->tls = NULL;
+        handshake_refuse(stranger->handshake, HANDSHAKE_REASON_TLS);
+        refuse_stranger(stranger, LOG_WARN);
+    } else {
+        turn_away(stranger, LOG_WARN, tls_session_cause(stranger->tls));
+    }
 }
 
 static void drop_refused(tcp_socket_t *refused)
@@ -271,11 +288,12 @@ static void proved_step(tcp_socket_t *stranger)
     size_t output = 0;
     int error = 0;
     while (error == 0 && (handshake_output(stranger->handshake, &output), output > 0)) error = tcp_socket_shake(stranger);
+    if (error == 0) error = tcp_socket_flush(stranger);
     if (error == 0) error = stranger->ready ? ECONNRESET : read_preamble(stranger);
     if (error == 0) {
         preamble_arrived(stranger);
     } else if (error == EAGAIN) {
-        tcp_socket_arm(stranger, output > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        tcp_socket_arm(stranger, tcp_socket_interest(stranger, output > 0));
     } else {
         tcp_socket_destroy(stranger);
         incoming_lost(endpoint);
@@ -313,15 +331,19 @@ static void stranger_failed(tcp_socket_t *stranger, int error)
      * A peer calls all addresses of this process and drops all connections but one, in whatever state they are, and its process may end
      * meanwhile: normal from the first bytes of a HELLO on, and before any byte it may be. Bytes that are none of ours are not.
      */
-    bool ours = said_hello(stranger) || handshake_is_begun(stranger->handshake);
-    log_level_t level = ours ? LOG_DEBUG : stranger->handshake->in_length == 0 ? LOG_INFO : LOG_WARN;
+    bool ours = said_hello(stranger) || handshake_is_begun(stranger->handshake), silent = stranger->handshake->in_length == 0;
+    if (stranger->tls != NULL) {
+        ours = ours || tls_session_is_begun(stranger->tls);
+        silent = !tls_session_has_heard(stranger->tls);
+    }
+    log_level_t level = ours ? LOG_DEBUG : silent ? LOG_INFO : LOG_WARN;
     drop_stranger(stranger, level, cause);
 }
 
 void tcp_stranger_ready(tcp_socket_t *stranger, uint32_t events)
 {
     handshake_t *handshake = stranger->handshake;
-    int error = 0;
+    int error = tcp_socket_secure(stranger);
     if (stranger->proved) {
         proved_step(stranger);
         return;
@@ -347,7 +369,9 @@ void tcp_stranger_ready(tcp_socket_t *stranger, uint32_t events)
     size_t output;
     handshake_output(handshake, &output);
     if (error == EAGAIN)
-        tcp_socket_arm(stranger, output > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        tcp_socket_arm(stranger, tcp_socket_interest(stranger, output > 0));
+    else if (stranger->tls != NULL && error == EPROTO)
+        refuse_by_tls(stranger);
     else
         stranger_failed(stranger, error);
 }
@@ -364,7 +388,7 @@ static void greet(tcp_transport_t *transport, int fd, const tcp_name_t *remote)
     }
     stranger->remote = *remote;
     stranger->handshake = malloc(sizeof *stranger->handshake);
-    if (stranger->handshake == NULL) {
+    if (stranger->handshake == NULL || !tcp_socket_begin_tls(stranger, true)) {
         tcp_socket_destroy(stranger);
         return;
     }

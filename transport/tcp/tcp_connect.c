@@ -38,6 +38,12 @@ void tcp_call_drop(tcp_endpoint_t *endpoint)
 
 /* ---------------------------------------------------------------- failing */
 
+static const char *unanswered(const tcp_socket_t *caller)
+{
+    if (caller->handshake == NULL) return "no answer";
+    return caller->tls != NULL && !caller->secured ? "connected, but no answer to the TLS handshake" : "connected, but no answer to the handshake";
+}
+
 /* "10.0.0.7:4123 (Connection refused), [fd00::7]:4123 (no answer)" */
 static void list_targets(const tcp_endpoint_t *endpoint, text_t *text)
 {
@@ -45,10 +51,16 @@ static void list_targets(const tcp_endpoint_t *endpoint, text_t *text)
     for (int i = 0; i < endpoint->target_count; i++) {
         const tcp_target_t *target = &endpoint->targets[i];
         const char *cause = target->cause[0] != 0 ? target->cause : "not tried yet";
-        if (target->socket != NULL && target->cause[0] == 0)
-            cause = target->socket->handshake != NULL ? "connected, but no answer to the handshake" : "no answer";
+        if (target->socket != NULL && target->cause[0] == 0) cause = unanswered(target->socket);
         text_append(text, "%s%s (%s)", i == 0 ? "" : ", ", tcp_name_text(&target->name, name), cause);
     }
+}
+
+static bool refused_by_tls(const tcp_endpoint_t *endpoint)
+{
+    for (int i = 0; i < endpoint->target_count; i++)
+        if (endpoint->targets[i].refused_by_tls) return true;
+    return false;
 }
 
 static void give_up(tcp_endpoint_t *endpoint, quoit_status_t status, uint64_t now)
@@ -57,10 +69,11 @@ static void give_up(tcp_endpoint_t *endpoint, quoit_status_t status, uint64_t no
     char *tried = NULL;
     list_targets(endpoint, &text);
     quoit_status_t listed = text_finish(&text, &tried);
-    error_set(status,
-              "tcp: cannot reach %s: tried %s during %.3g s; is that process still alive, and do firewalls let the hosts connect? "
-              "QUOIT_INTERFACE chooses other addresses",
-              endpoint->name, listed == QUOIT_OK ? tried : "its addresses", (double)(now - endpoint->started) / 1e9);
+    error_set(status, "tcp: cannot reach %s: tried %s during %.3g s; %s", endpoint->name, listed == QUOIT_OK ? tried : "its addresses",
+              (double)(now - endpoint->started) / 1e9,
+              refused_by_tls(endpoint) ? "the settings QUOIT_TLS... must fit on both sides (docs/tls.md)"
+                                       : "is that process still alive, and do firewalls let the hosts connect? QUOIT_INTERFACE chooses other "
+                                         "addresses");
     free(tried);
     tcp_endpoint_end(endpoint, status);
 }
@@ -91,8 +104,15 @@ static void caller_failed_errno(tcp_socket_t *caller, int error)
 {
     char buffer[64], cause[TCP_CAUSE_CAPACITY];
     const char *text = strerror_r(error, buffer, sizeof buffer);
-    bool shaking = caller->handshake != NULL;
-    if (shaking && error == ECONNRESET) text = "closed the connection during the handshake; is another program listening there?";
+    bool shaking = caller->handshake != NULL, securing = caller->tls != NULL && !caller->secured;
+    if (shaking && (error == ECONNRESET || error == EPIPE))
+        text = securing ? "closed the connection during the TLS handshake; is another program listening there?"
+                        : "closed the connection during the handshake; is another program listening there?";
+    if (caller->tls != NULL && error == EPROTO) {
+        tcp_target_t *target = &caller->endpoint->targets[caller->address];
+        text = tls_session_cause(caller->tls);
+        target->hopeless = target->refused_by_tls = true; /* nothing that changes by trying again */
+    }
     snprintf(cause, sizeof cause, "%s", text);
     if (error == ECONNREFUSED && !shaking) caller->endpoint->targets[caller->address].refusals++;
     caller_failed(caller, 0, cause);
@@ -220,7 +240,7 @@ static bool begin_handshake(tcp_socket_t *caller)
     const void *secret;
     size_t length;
     handshake_t *handshake = malloc(sizeof *handshake);
-    if (handshake == NULL || !secrets_find(endpoint->transport->jobs, endpoint->job, &secret, &length) ||
+    if (handshake == NULL || !tcp_socket_begin_tls(caller, false) || !secrets_find(endpoint->transport->jobs, endpoint->job, &secret, &length) ||
         handshake_connect(handshake, endpoint->job, endpoint->transport->self, endpoint->base.peer,
                           (uint16_t)endpoint->limits.sockets, (uint16_t)caller->pipe, secret, length) != QUOIT_OK) {
         free(handshake);
@@ -255,7 +275,8 @@ static void handshake_failed(tcp_socket_t *caller)
     size_t length, done;
     output = handshake_output(caller->handshake, &length);
     if (length > 0) tcp_socket_send(caller, output, length, &done); /* the reason, so that the server can tell it too */
-    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION) target->hopeless = true;
+    target->refused_by_tls = reason == HANDSHAKE_REASON_TLS;
+    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION || target->refused_by_tls) target->hopeless = true;
     caller_failed(caller, reason == HANDSHAKE_REASON_TIE ? TIE_PAUSE_MS : 0, handshake_reason_text(reason));
 }
 
@@ -309,7 +330,7 @@ static int send_preamble(tcp_socket_t *caller)
         if (error != 0) return error;
         caller->preamble_done += done;
     }
-    return 0;
+    return tcp_socket_flush(caller);
 }
 
 /* As far as it goes without waiting; what epoll is to tell next. The caller may be gone afterwards. */
@@ -317,7 +338,7 @@ static void caller_step(tcp_socket_t *caller)
 {
     tcp_endpoint_t *endpoint = caller->endpoint;
     handshake_t *handshake = caller->handshake;
-    int error = 0;
+    int error = tcp_socket_secure(caller);
     size_t output = 0;
     while (error == 0 && !caller->proved) {
         error = tcp_socket_shake(caller);
@@ -334,7 +355,7 @@ static void caller_step(tcp_socket_t *caller)
     if (error == 0)
         caller_done(caller);
     else if (error == EAGAIN)
-        tcp_socket_arm(caller, output > 0 || caller->proved ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        tcp_socket_arm(caller, tcp_socket_interest(caller, output > 0 || caller->proved));
     else
         caller_failed_errno(caller, error);
 }

@@ -108,7 +108,7 @@ void tcp_endpoint_reap(tcp_endpoint_t *endpoint)
 
 quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits)
 {
-    channel_config_t config = {.ops = &tcp_pipe_ops,
+    channel_config_t config = {.ops = endpoint->transport->tls != NULL ? &tcp_secure_pipe_ops : &tcp_pipe_ops,
                                .eager_limit = limits.eager_limit,
                                .eager_pool = limits.eager_pool,
                                .segment_size = limits.segment_size};
@@ -172,12 +172,15 @@ void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *socke
         pipes[i] = socket;
     }
     endpoint->pipe_count = count;
+    for (int i = 0; i < count; i++) tcp_pipe_keep_reading(sockets[i]); /* TLS may have read more than was asked for */
     tcp_call_drop(endpoint);
     destroy_sockets(&endpoint->incoming);
     endpoint->life = TCP_STANDING;
     endpoint->wake = CLOCK_NEVER;
-    snprintf(endpoint->description, sizeof endpoint->description, "tcp %s via %s, %d socket%s",
-             tcp_name_text(&endpoint->pipes[0]->remote, remote), interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s");
+    const tls_session_t *tls = endpoint->pipes[0]->tls;
+    snprintf(endpoint->description, sizeof endpoint->description, "tcp %s via %s, %d socket%s%s%s",
+             tcp_name_text(&endpoint->pipes[0]->remote, remote), interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
+             tls != NULL ? ", " : "", tls != NULL ? tls_session_description(tls) : "");
     channel_open(endpoint->channel, endpoint->name, pipes, count);
     tcp_endpoint_touch(endpoint);
     log_debug("tcp", "connected with %s: %s", endpoint->name, endpoint->description);
@@ -201,13 +204,27 @@ static void remove_pipe(tcp_endpoint_t *endpoint, tcp_socket_t *pipe)
     tcp_socket_destroy(pipe);
 }
 
+static void say_end(tcp_socket_t *pipe)
+{
+    if (pipe->tls != NULL) tls_session_close(pipe->tls);
+    shutdown(pipe->fd, SHUT_WR);
+}
+
+/* Taken from the channel, and not yet with the kernel. */
+static bool is_staged(const tcp_endpoint_t *endpoint)
+{
+    for (int i = 0; i < endpoint->pipe_count; i++)
+        if (tcp_socket_is_staged(endpoint->pipes[i])) return true;
+    return false;
+}
+
 /* Goodbye is out, or nothing more can be said. Only the peer's end of stream is waited for, where it was not seen yet. */
 static void shut_down(tcp_endpoint_t *endpoint)
 {
     endpoint->shut = true;
     for (int i = endpoint->pipe_count - 1; i >= 0; i--) {
         tcp_socket_t *pipe = endpoint->pipes[i];
-        shutdown(pipe->fd, SHUT_WR);
+        say_end(pipe);
         tcp_socket_arm(pipe, EPOLLIN);
         if (pipe->muted) remove_pipe(endpoint, pipe);
     }
@@ -217,14 +234,15 @@ static void shut_down(tcp_endpoint_t *endpoint)
 uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint)
 {
     uint64_t before, after, received;
-    bool more = false;
+    bool more = false, freed = false;
     list_remove(&endpoint->dirty);
     if (endpoint->pipe_count == 0 || endpoint->shut) return 0;
     channel_count(endpoint->channel, &before, &received);
     for (int i = 0; i < endpoint->pipe_count; i++) {
         tcp_socket_t *pipe = endpoint->pipes[i];
+        if (!pipe->blocked && tcp_socket_is_staged(pipe)) freed = tcp_socket_flush(pipe) == 0 || freed;
         if (!pipe->blocked && channel_wants_write(endpoint->channel, i)) channel_write(endpoint->channel, i, TCP_BUDGET / 2);
-        bool wants = channel_wants_write(endpoint->channel, i);
+        bool wants = channel_wants_write(endpoint->channel, i) || tcp_socket_is_staged(pipe);
         if (wants && !pipe->blocked) more = true;
         tcp_socket_arm(pipe, wants && pipe->blocked && pipe->write_error == 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     }
@@ -234,8 +252,8 @@ uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint)
         tcp_endpoint_end(endpoint, status);
         return after - before;
     }
-    if (after > before) watch(endpoint);
-    if (endpoint->life == TCP_LEAVING && (status != QUOIT_OK || channel_idle(endpoint->channel))) {
+    if (after > before || freed) watch(endpoint);
+    if (endpoint->life == TCP_LEAVING && (status != QUOIT_OK || (channel_idle(endpoint->channel) && !is_staged(endpoint)))) {
         shut_down(endpoint);
         tcp_endpoint_reap(endpoint);
     } else if (more) {
@@ -291,6 +309,11 @@ void tcp_endpoint_check_parted(tcp_endpoint_t *endpoint)
 static void mute_at_end(tcp_socket_t *pipe)
 {
     char byte;
+    if (pipe->tls != NULL) { /* close_notify comes before it; nothing that TLS could say counts after the goodbye */
+        bool asked = pipe->dry; /* the channel did want something, and TLS has no whole record yet */
+        if (!asked && tcp_socket_drain(pipe, TCP_BUDGET)) tcp_socket_mute(pipe);
+        return;
+    }
     if (recv(pipe->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) tcp_socket_mute(pipe);
 }
 
@@ -302,7 +325,10 @@ static int leaving_ready(tcp_socket_t *pipe, size_t budget)
         const void *data;
         size_t length;
         pipe->dry = false;
-        if (channel_read(endpoint->channel, pipe->pipe, budget) == 0) mute_at_end(pipe);
+        if (channel_read(endpoint->channel, pipe->pipe, budget) == 0)
+            mute_at_end(pipe);
+        else
+            tcp_pipe_keep_reading(pipe);
         while (channel_next_notice(endpoint->channel, &data, &length)) {}
         if (channel_status(endpoint->channel) != QUOIT_OK)
             close_pipes(endpoint); /* the peer left too: it needs nothing more */
@@ -338,6 +364,7 @@ int tcp_pipe_ready(tcp_socket_t *pipe, uint32_t events, size_t budget)
         mute_at_end(pipe);
     else
         tcp_endpoint_touch(endpoint);
+    if (handled > 0) tcp_pipe_keep_reading(pipe);
     return done + handled;
 }
 
@@ -427,7 +454,8 @@ void tcp_endpoint_wake(tcp_endpoint_t *endpoint, uint64_t now)
 
 bool tcp_endpoint_is_idle(tcp_endpoint_t *endpoint)
 {
-    if (endpoint->life == TCP_STANDING || (endpoint->life == TCP_COMING && endpoint->calling)) return channel_idle(endpoint->channel);
+    if (endpoint->life == TCP_STANDING || (endpoint->life == TCP_COMING && endpoint->calling))
+        return channel_idle(endpoint->channel) && !is_staged(endpoint);
     if (endpoint->life != TCP_LEAVING || endpoint->flushed) return true;
     if (endpoint->shut) endpoint->flushed = all_acknowledged(endpoint);
     return endpoint->flushed;
@@ -464,7 +492,7 @@ void tcp_endpoint_farewell(tcp_endpoint_t *endpoint)
                channel_wants_write(endpoint->channel, i))
             channel_write(endpoint->channel, i, TCP_BUDGET);
     for (int i = 0; i < endpoint->pipe_count; i++) {
-        shutdown(endpoint->pipes[i]->fd, SHUT_WR);
+        say_end(endpoint->pipes[i]);
         tcp_socket_drain(endpoint->pipes[i], 16u << 20); /* unread bytes would turn close() into a reset */
     }
 }

@@ -65,6 +65,8 @@ void tcp_socket_destroy(tcp_socket_t *socket)
     /* A forked child may hold the same open file, which would stay in the epoll set after close(). */
     epoll_ctl(socket->transport->epoll, EPOLL_CTL_DEL, socket->fd, NULL);
     close(socket->fd);
+    tls_session_destroy(socket->tls);
+    socket->tls = NULL;
     socket->fd = -1;
     socket->kind = TCP_DEAD;
     socket->endpoint = NULL;
@@ -117,6 +119,7 @@ void tcp_socket_set_standing(tcp_socket_t *socket)
 int tcp_socket_send(tcp_socket_t *socket, const void *bytes, size_t length, size_t *done)
 {
     ssize_t sent;
+    if (socket->tls != NULL) return tcp_secure_send(socket, bytes, length, done);
     do {
         sent = send(socket->fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
     } while (sent < 0 && errno == EINTR);
@@ -125,7 +128,7 @@ int tcp_socket_send(tcp_socket_t *socket, const void *bytes, size_t length, size
     return 0;
 }
 
-int tcp_socket_receive(tcp_socket_t *socket, void *bytes, size_t length, size_t *done)
+static int receive_raw(tcp_socket_t *socket, void *bytes, size_t length, size_t *done)
 {
     ssize_t got;
     do {
@@ -137,21 +140,28 @@ int tcp_socket_receive(tcp_socket_t *socket, void *bytes, size_t length, size_t 
     return 0;
 }
 
+int tcp_socket_receive(tcp_socket_t *socket, void *bytes, size_t length, size_t *done)
+{
+    return socket->tls != NULL ? tcp_secure_receive(socket, bytes, length, done) : receive_raw(socket, bytes, length, done);
+}
+
 int tcp_socket_shake(tcp_socket_t *socket)
 {
     handshake_t *handshake = socket->handshake;
     uint8_t bytes[HANDSHAKE_CAPACITY];
     size_t length, done = 0;
+    int error = tcp_socket_flush(socket);
+    if (error != 0) return error;
     const void *output = handshake_output(handshake, &length);
     if (length > 0) {
-        int error = tcp_socket_send(socket, output, length, &done);
+        error = tcp_socket_send(socket, output, length, &done);
         if (error != 0) return error;
         handshake_sent(handshake, done);
         return done < length ? EAGAIN : 0;
     }
     length = handshake_wants(handshake);
     if (length == 0) return EAGAIN;
-    int error = tcp_socket_receive(socket, bytes, length, &done);
+    error = tcp_socket_receive(socket, bytes, length, &done);
     if (error == 0) handshake_received(handshake, bytes, done);
     return error;
 }
@@ -161,7 +171,7 @@ bool tcp_socket_drain(tcp_socket_t *socket, size_t most)
     char bytes[8192];
     size_t done = 0;
     for (size_t total = 0; total < most; total += done) {
-        int error = tcp_socket_receive(socket, bytes, sizeof bytes, &done);
+        int error = receive_raw(socket, bytes, sizeof bytes, &done); /* with TLS, too: nobody wants to know them */
         if (error != 0) return error != EAGAIN;
     }
     return false;
@@ -219,7 +229,7 @@ static quoit_status_t pipe_write(void *pipe, const struct iovec *iov, int count,
     return QUOIT_ERR_AGAIN;
 }
 
-static quoit_status_t tell_end(const tcp_socket_t *socket, int error)
+quoit_status_t tcp_socket_tell_end(const tcp_socket_t *socket, int error)
 {
     char remote[TCP_NAME_CAPACITY];
     tcp_name_text(&socket->remote, remote);
@@ -249,7 +259,7 @@ static quoit_status_t pipe_read(void *pipe, const struct iovec *iov, int count, 
         return QUOIT_OK;
     }
     if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return QUOIT_ERR_AGAIN;
-    return tell_end(socket, length < 0 ? errno : socket->write_error);
+    return tcp_socket_tell_end(socket, length < 0 ? errno : socket->write_error);
 }
 
 const pipe_ops_t tcp_pipe_ops = {.write = pipe_write, .read = pipe_read};

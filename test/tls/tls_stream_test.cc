@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes through TLS: back-pressure, last bytes, changes of keys, what is read ahead, and somebody between the two sides. */
+#include "relay.h"
+#include "tls_files.h"
+
+extern "C" {
+#include "transport/tls/tls_internal.h"
+}
+
+#include <random>
+
+using namespace tcp_test;
+using tls_test::Folder;
+using tls_test::psk;
+using tls_test::Relay;
+
+namespace {
+
+bool has(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
+
+struct Key {
+    Folder folder;
+    std::string file = folder.write("key", tls_test::new_key());
+};
+
+Settings with(Settings settings, const std::string &name, const std::string &value)
+{
+    settings[name] = value;
+    return settings;
+}
+
+bool done(const quoit_transfer_t &transfer) { return transfer.status != QUOIT_IN_PROGRESS; }
+
+/* Connected through the relay: only `a` calls. */
+quoit_endpoint_t *join_through(Relay &relay, Node &a, Node &b, quoit_endpoint_t **ba)
+{
+    quoit_endpoint_t *ab = a.connect_to(b.id, relay.address());
+    EXPECT_TRUE(run({&a, &b}, [&] {
+        relay.step();
+        return status_of(ab) != QUOIT_IN_PROGRESS && tcp_endpoint_find(b.inner(), a.id) && tcp_endpoint_find(b.inner(), a.id)->life == TCP_STANDING;
+    }));
+    EXPECT_EQ(QUOIT_OK, status_of(ab)) << error_text();
+    *ba = b.connect(a);
+    return ab;
+}
+
+} // namespace
+
+TEST(TlsStream, ASenderThatIsNotReadWaitsAsleepAndThenGoesOn)
+{
+    Key key;
+    Node a(1, psk(key.file)), b(2, psk(key.file));
+    a.trust(), b.trust();
+    quoit_endpoint_t *ab, *ba;
+    ASSERT_TRUE(join(a, b, &ab, &ba));
+    const size_t length = 24 << 20;
+    std::string data = pattern(length, 5), room(length, 'x');
+    quoit_transfer_t sending = {}, receiving = {};
+    ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), length, &receiving));
+    ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), length, &sending));
+    run_for({&b}, 20); /* the grant */
+    run_for({&a}, 200);
+    ASSERT_FALSE(done(sending)) << "the kernel took it all: the test shows nothing";
+    EXPECT_FALSE(transport_tcp.idle(a.transport));
+    bool staged = false;
+    tcp_endpoint_t *endpoint = reinterpret_cast<tcp_endpoint_t *>(ab);
+    for (int i = 0; i < endpoint->pipe_count; i++) staged = staged || tls_session_is_staged(endpoint->pipes[i]->tls);
+    EXPECT_TRUE(staged);
+    /* It asks for room to write, and for nothing else: epoll does not wake it. */
+    ASSERT_EQ(QUOIT_OK, transport_tcp.arm(a.transport));
+    pollfd descriptor = {transport_tcp.descriptor(a.transport), POLLIN, 0};
+    EXPECT_EQ(0, poll(&descriptor, 1, 0)) << "it would spin";
+    EXPECT_EQ(0, a.progress());
+    ASSERT_TRUE(run({&a, &b}, [&] { return done(sending) && done(receiving); }));
+    EXPECT_EQ(QUOIT_OK, receiving.status);
+    EXPECT_TRUE(room == data);
+    ASSERT_TRUE(run({&a, &b}, [&] { return transport_tcp.idle(a.transport); }));
+}
+
+TEST(TlsStream, LastBytesAndTheGoodbyeArriveThoughTheReaderIsSlow)
+{
+    Key key;
+    for (const char *sockets : {"1", "3"}) {
+        Node a(1, with(psk(key.file), "TCP_SOCKETS", sockets)), b(2, with(psk(key.file), "TCP_SOCKETS", sockets));
+        a.trust(), b.trust();
+        quoit_endpoint_t *ab, *ba;
+        ASSERT_TRUE(join(a, b, &ab, &ba));
+        const size_t length = 12 << 20;
+        std::string data = pattern(length, 6), room(length, 'x'), last = pattern(5000, 7), last_room(5000, 'y');
+        quoit_transfer_t sending[2] = {}, receiving[2] = {};
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), length, &receiving[0]));
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), length, &sending[0]));
+        run({&a, &b}, [&] { return done(sending[0]); });
+        ASSERT_EQ(QUOIT_OK, sending[0].status);
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 2}, last.data(), last.size(), &sending[1]));
+        ASSERT_TRUE(done(sending[1]));
+        transport_tcp.disconnect(ab);
+        run_for({&a}, 50);
+        ASSERT_TRUE(run({&a, &b}, [&] { return b.closed() != nullptr || done(receiving[0]); }));
+        ASSERT_EQ(QUOIT_OK, receiving[0].status);
+        EXPECT_TRUE(room == data);
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 2}, last_room.data(), last_room.size(), &receiving[1]));
+        ASSERT_TRUE(run({&a, &b}, [&] { return done(receiving[1]) && b.closed() != nullptr; }));
+        EXPECT_EQ(QUOIT_OK, receiving[1].status);
+        EXPECT_TRUE(last_room == last);
+        EXPECT_EQ(QUOIT_OK, b.closed()->status) << b.closed()->text;
+        transport_tcp.disconnect(ba);
+        EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }));
+    }
+}
+
+TEST(TlsStream, KeysAreChangedOnTheWay)
+{
+    Key key;
+    Node a(1, psk(key.file)), b(2, psk(key.file));
+    a.trust(), b.trust();
+    EXPECT_EQ(64ull << 30, a.inner()->tls->renew_after);
+    a.inner()->tls->renew_after = b.inner()->tls->renew_after = 100000;
+    quoit_endpoint_t *ab, *ba;
+    ASSERT_TRUE(join(a, b, &ab, &ba));
+    Pair pair{a, b, ab, ba};
+    std::mt19937_64 random(11);
+    for (int i = 0; i < 20; i++) ASSERT_TRUE(pair.exchange(random() % 700000)) << "step " << i;
+    tcp_endpoint_t *endpoint = reinterpret_cast<tcp_endpoint_t *>(ab);
+    for (int i = 0; i < endpoint->pipe_count; i++) EXPECT_LT(endpoint->pipes[i]->tls->sent, 100000u) << "the key was not changed";
+}
+
+TEST(TlsStream, NothingReadableGoesThroughTheMiddle)
+{
+    Key key;
+    const std::string known = "this is known plain text, long enough to be found";
+    for (bool tls : {false, true}) {
+        Settings settings = tls ? psk(key.file) : tls_test::plain();
+        Node a(1, settings), b(2, settings);
+        a.trust(), b.trust();
+        Relay relay(b.listens_on());
+        quoit_endpoint_t *ba, *ab = join_through(relay, a, b, &ba);
+        quoit_transfer_t sending = {}, receiving = {};
+        std::string data, room(200000, 'x');
+        while (data.size() < room.size()) data += known;
+        data.resize(room.size());
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), room.size(), &receiving));
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending));
+        ASSERT_TRUE(run({&a, &b}, [&] { relay.step(); return done(sending) && done(receiving); }));
+        EXPECT_EQ(QUOIT_OK, receiving.status);
+        EXPECT_TRUE(room == data);
+        EXPECT_GT(relay.seen().size(), data.size());
+        EXPECT_EQ(!tls, has(relay.seen(), known));
+        EXPECT_EQ(!tls, has(relay.seen(), "testhost")) << "the preamble";
+        EXPECT_EQ(!tls, has(relay.seen(), "QtHs")) << "the handshake";
+    }
+}
+
+TEST(TlsStream, AnAlteredByteIsFound)
+{
+    Key key;
+    for (size_t after : {0, 1, 3, 5, 100, 20000}) {
+        Node a(1, psk(key.file)), b(2, psk(key.file));
+        a.trust(), b.trust();
+        Relay relay(b.listens_on());
+        quoit_endpoint_t *ba, *ab = join_through(relay, a, b, &ba);
+        quoit_transfer_t sending = {}, receiving = {};
+        std::string data(300000, 'd'), room(300000, 'x');
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), room.size(), &receiving));
+        relay.alter_after(after);
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending));
+        ASSERT_TRUE(run({&a, &b}, [&] { relay.step(); return b.closed() != nullptr && a.closed() != nullptr; })) << "byte " << after;
+        EXPECT_LT(b.closed()->status, 0) << "byte " << after << ": " << b.closed()->text;
+        EXPECT_TRUE(has(b.closed()->text, "(testhost, pid")) << b.closed()->text;
+        EXPECT_TRUE(has(b.closed()->text, "TLS: bytes were altered on their way")) << "byte " << after << ": " << b.closed()->text;
+        EXPECT_LT(receiving.status, 0);
+        transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+    }
+}
+
+/* Whoever is in the middle can end a stream, but not make it look like the peer's own end. */
+TEST(TlsStream, AnEndThatThePeerDidNotWriteIsAFailure)
+{
+    Key key;
+    for (size_t after : {0, 1, 1000, 150000}) {
+        Node a(1, with(psk(key.file), "TCP_SOCKETS", "1")), b(2, with(psk(key.file), "TCP_SOCKETS", "1"));
+        a.trust(), b.trust();
+        Relay relay(b.listens_on());
+        quoit_endpoint_t *ba, *ab = join_through(relay, a, b, &ba);
+        quoit_transfer_t sending = {}, receiving = {};
+        std::string data(300000, 'd'), room(300000, 'x');
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), room.size(), &receiving));
+        relay.end_after(after);
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending));
+        ASSERT_TRUE(run({&a, &b}, [&] { relay.step(); return b.closed() != nullptr; })) << "byte " << after;
+        EXPECT_EQ(QUOIT_ERR_PEER, b.closed()->status) << b.closed()->text;
+        EXPECT_TRUE(has(b.closed()->text, "closed the connection without goodbye")) << b.closed()->text;
+        EXPECT_LT(receiving.status, 0);
+        transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+    }
+}
