@@ -270,11 +270,10 @@ TEST(Handshake, GarbageFailsAndIsNotAnswered)
 {
     const uint64_t seed = 20240607;
     std::mt19937_64 random(seed);
-    const std::string known[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11),
-                                 "SSH-2.0-OpenSSH_9.2\r\n", std::string(300, '\0')};
+    const std::string known[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-OpenSSH_9.2\r\n", std::string(300, '\0')};
     for (int i = 0; i < 3000; i++) {
         std::string bytes;
-        if (i < 4)
+        if (i < 3)
             bytes = known[i];
         else
             for (size_t n = random() % 300; n > 0; n--) bytes += (char)random();
@@ -295,6 +294,30 @@ TEST(Handshake, GarbageFailsAndIsNotAnswered)
             EXPECT_EQ(bytes.size() - 8, wire.size()) << "read beyond a header that is none, seed " << seed << " case " << i;
         }
     }
+}
+
+/* It may be a peer for which QUOIT_TLS is set. Only a server can meet one. */
+TEST(Handshake, AClientThatBeginsWithTlsIsToldWhatItHasMet)
+{
+    const std::string client_hello("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+    Sides sides;
+    std::string wire = client_hello;
+    hear(&sides.server, &wire, 64);
+    EXPECT_EQ(HANDSHAKE_FAILED, sides.server.state);
+    EXPECT_EQ(HANDSHAKE_REASON_TLS, sides.server.reason);
+    EXPECT_EQ(3u, wire.size()) << "read beyond the header";
+    std::string hello, answer;
+    say(&sides.server, &answer);
+    EXPECT_EQ("QtHs", answer.substr(0, 4));
+    say(&sides.client, &hello);
+    hear(&sides.client, &answer, 64);
+    EXPECT_EQ(HANDSHAKE_FAILED, sides.client.state);
+    EXPECT_EQ(HANDSHAKE_REASON_TLS, sides.client.reason);
+    Sides again;
+    say(&again.client, &hello);
+    wire = client_hello;
+    hear(&again.client, &wire, 64);
+    EXPECT_EQ(HANDSHAKE_REASON_NONE, again.client.reason);
 }
 
 TEST(Handshake, MutatedMessagesStayWithinTheBuffers)

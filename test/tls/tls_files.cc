@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include <fcntl.h>
@@ -59,13 +60,16 @@ FILE *open_private(const std::string &path)
     return file;
 }
 
-/* Set before anything of the library is used. */
+/* Set before anything of the library is used; not in a rank that was started as a process, which has settings of its own. */
 struct Log {
-    Folder folder;
-    std::string path = folder.file("log");
+    std::optional<Folder> folder;
+    std::string path;
     size_t seen = 0;
     Log()
     {
+        if (getenv("COMM_TEST_ROLE")) return;
+        folder.emplace();
+        path = folder->file("log");
         setenv("QUOIT_LOG", "debug", 0);
         setenv("QUOIT_LOG_FILE", path.c_str(), 1);
         settings_load(); /* until then the log takes its defaults */
