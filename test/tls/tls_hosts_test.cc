@@ -94,6 +94,9 @@ int role_work(ProcessRank &self)
         }
     self.say("done");
     self.listen("go");
+    if (self.rank == 0) quoit_comm_abort(self.comm, "the test asked for it"); /* so that there are dumps and error texts */
+    if (allreduce(self.comm) == QUOIT_OK && allreduce(self.comm, 500000) == QUOIT_OK) self.say("wrong: the abort was not heard");
+    self.say("ended %s", quoit_last_error());
     return wrong.empty() ? 0 : 3;
 }
 
@@ -238,13 +241,20 @@ std::vector<unsigned char> bytes_of(const std::string &hex)
     return bytes;
 }
 
+/* Out of the roster (scheduler/bootstrap.c), where a store that is a file has it. */
+std::string job_secret(const std::string &store)
+{
+    size_t at = store.rfind("quoit/roster"), begin = at == std::string::npos ? at : store.find(std::string("RS\0\0\4\0\0\0", 8), at);
+    return begin == std::string::npos ? "" : store.substr(begin + 16, 32);
+}
+
 } // namespace
 
 TEST_F(TlsHosts, EveryCollectiveAndNothingReadableOnTheWire)
 {
     for (bool secure : {false, true}) {
         SCOPED_TRACE(secure ? "with TLS" : "plain");
-        Folder out;
+        Folder out, store;
         std::vector<std::string> environment = secure ? tls() : std::vector<std::string>{};
         for (auto &each : {"QUOIT_LOG=debug", "QUOIT_TRANSPORT=shm,tcp", "QUOIT_INTERFACE=eth0"}) environment.push_back(each);
         environment.push_back("QUOIT_LOG_FILE=" + out.file("log.%r"));
@@ -252,14 +262,16 @@ TEST_F(TlsHosts, EveryCollectiveAndNothingReadableOnTheWire)
         environment.push_back("QUOIT_DUMP=" + out.file("dump.%r.json"));
         Capture capture(names[0]);
         ASSERT_TRUE(capture.works());
-        std::string said;
+        std::string said, secret;
         {
-            Processes ranks("work", {0, 0, 1, 1}, {names[0], names[0], names[1], names[1]}, out.file("store"), environment);
+            Processes ranks("work", {0, 0, 1, 1}, {names[0], names[0], names[1], names[1]}, store.file("store"), environment);
             for (int rank = 0; rank < 4; rank++) ASSERT_EQ("yes", ranks.wait_line(rank, "done", 60)) << "seed " << seed();
             expect_private_descriptors(ranks.pid(0));
             int files = 0;
             read_private_files(out.path, &files);
-            EXPECT_GE(files, 5) << "logs and the store";
+            EXPECT_GE(files, 4) << "logs";
+            secret = job_secret(read_private_files(store.path, &files));
+            ASSERT_EQ(32u, secret.size());
             for (int rank = 0; rank < 4; rank++) ranks.tell(rank, "go");
             for (int rank = 0; rank < 4; rank++) EXPECT_EQ(0, ranks.wait_exit(rank, 30)) << ranks.output(rank);
             for (int rank = 0; rank < 4; rank++) said += ranks.output(rank);
@@ -273,10 +285,14 @@ TEST_F(TlsHosts, EveryCollectiveAndNothingReadableOnTheWire)
         EXPECT_TRUE(has(said, "shm")) << "ranks of a host do not use shared memory: " << said;
         int files = 0;
         std::string written = said + read_private_files(out.path, &files);
-        EXPECT_GE(files, 9) << "logs, traces and the store";
-        EXPECT_TRUE(has(written, "connected with rank"));
+        EXPECT_GE(files, 12) << "logs, traces and dumps";
+        EXPECT_TRUE(has(written, "connected with rank") && has(written, "the test asked for it"));
         std::string hex = read_file(key).substr(0, 64);
         std::vector<unsigned char> raw = bytes_of(hex);
+        for (size_t at = 0; at + 8 <= secret.size(); at += 4) {
+            EXPECT_FALSE(has(written, secret.substr(at, 8))) << "a part of the job's secret";
+            EXPECT_FALSE(has(wire, secret.substr(at, 8))) << "a part of the job's secret, on the wire";
+        }
         for (size_t at = 0; at + 8 <= raw.size(); at += 4) {
             EXPECT_FALSE(has(written, hex.substr(2 * at, 16))) << "a part of the key, as digits";
             EXPECT_FALSE(has(written, std::string(raw.begin() + (long)at, raw.begin() + (long)at + 8))) << "a part of the key";
