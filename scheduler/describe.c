@@ -15,11 +15,16 @@ static void edge_texts(quoit_comm_t *comm, int rank, const char **description, u
     ops->count(peer->message, sent, received);
 }
 
+/* "off", "psk", "certificates": of all ranks, see scheduler/bootstrap.c */
+static const char *tls_mode(void) { return setting_string(SETTING_TLS); }
+
 static void describe_text(quoit_comm_t *comm, text_t *text)
 {
     char summary[128];
     topology_summary(comm->topology, summary, sizeof summary);
-    text_append(text, "communicator %s: rank %d of %d, %s\n", comm->name, comm->rank, comm->size, summary);
+    text_append(text, "communicator %s: rank %d of %d, %s", comm->name, comm->rank, comm->size, summary);
+    if (setting_int(SETTING_TLS) != 0) text_append(text, ", TLS between hosts (%s)", tls_mode());
+    text_append(text, "\n");
     if (comm->wire > QUOIT_WIRE_NONE) text_append(text, "sums of floats between hosts: %s\n", quoit_wire_name(comm->wire));
     char error[ERROR_TEXT_CAPACITY];
     if (quoit_comm_error(comm, error, sizeof error) != QUOIT_OK) text_append(text, "failed: %s\n", error);
@@ -50,7 +55,7 @@ static void describe_json(quoit_comm_t *comm, text_t *text)
     text_append_json(text, quoit_status_text(status));
     text_append(text, ", \"wire\": \"%s\", \"error\": ", quoit_wire_name(comm->wire));
     text_append_json(text, error);
-    text_append(text, ", \"finished\": %llu, \"ranks\": [", (unsigned long long)comm->finished);
+    text_append(text, ", \"tls\": \"%s\", \"finished\": %llu, \"ranks\": [", tls_mode(), (unsigned long long)comm->finished);
     for (int rank = 0; rank < comm->size; rank++) {
         const job_record_t *record = &comm->job->record[comm->job_rank[rank]];
         const char *edge;

@@ -42,6 +42,7 @@ missing_packages() {
     fi
     have_header hwloc.h c || echo libhwloc-dev
     have_header infiniband/verbs.h c || echo libibverbs-dev
+    have_header openssl/core.h c || echo libssl-dev
     if [ "${1:-}" = tests ]; then
         have_header gtest/gtest.h c++ || echo libgtest-dev
         have_header ucp/api/ucp.h c || echo libucx-dev

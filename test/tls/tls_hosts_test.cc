@@ -282,6 +282,8 @@ TEST_F(TlsHosts, EveryCollectiveAndNothingReadableOnTheWire)
         EXPECT_EQ(!secure, has(wire, KNOWN)) << "of " << wire.size() << " bytes on the wire";
         EXPECT_EQ(!secure, has(wire, "QtHs"));
         EXPECT_EQ(secure, has(said, ", 2 sockets, TLSv1.3 TLS_AES_128_GCM_SHA256 (psk)")) << said;
+        EXPECT_EQ(secure, has(said, "2 hosts: 2 + 2 ranks, TLS between hosts (psk)")) << said;
+        EXPECT_TRUE(has(said, secure ? "\"tls\": \"psk\"" : "\"tls\": \"off\"")) << said;
         EXPECT_TRUE(has(said, "shm")) << "ranks of a host do not use shared memory: " << said;
         int files = 0;
         std::string written = said + read_private_files(out.path, &files);
@@ -357,6 +359,21 @@ TEST(TlsJob, TransportsWithoutTlsAreRefusedByName)
     }
     Processes ranks("transport", {0, 1}, {"shm,tcp", "auto"}, "", environment);
     for (int rank = 0; rank < 2; rank++) EXPECT_EQ(0, ranks.wait_exit(rank, 20)) << ranks.output(rank);
+}
+
+TEST(TlsJob, ALibraryThatIsMissingIsAnErrorThatSaysSo)
+{
+    Folder folder;
+    std::string key = folder.write("key", tls_test::new_key());
+    struct { const char *library, *error; } cases[] = {
+        {"libnothing-of-the-kind.so", "tcp: QUOIT_TLS=psk: OpenSSL was not found: libnothing-of-the-kind.so: "},
+        {"libm.so.6", "tcp: QUOIT_TLS=psk: QUOIT_TLS_LIBRARY=libm.so.6 has no function "}};
+    for (auto &each : cases) {
+        Processes ranks("transport", {0}, {"auto"}, "", {"QUOIT_INTERFACE=lo", "QUOIT_TLS=psk", "QUOIT_TLS_KEY_FILE=" + key, std::string("QUOIT_TLS_LIBRARY=") + each.library});
+        std::string text = ranks.wait_line(0, "create:", 20);
+        EXPECT_EQ(1, ranks.wait_exit(0, 20));
+        EXPECT_TRUE(has(text, each.error)) << text;
+    }
 }
 
 int main(int count, char **arguments)

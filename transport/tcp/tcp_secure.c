@@ -46,12 +46,21 @@ int tcp_secure_receive(tcp_socket_t *socket, void *bytes, size_t length, size_t 
     return error == ENODATA ? ECONNRESET : error;
 }
 
+/* Reading tells it: the peer's goodbye may be there. A socket that failed is told by epoll; that TLS did, by nobody. */
+static void write_failed(tcp_socket_t *pipe, int error)
+{
+    pipe->write_error = error;
+    if (error != EPROTO) return;
+    pipe->dry = false;
+    tcp_pipe_keep_reading(pipe);
+}
+
 int tcp_socket_flush(tcp_socket_t *socket)
 {
     if (socket->tls == NULL || !tls_session_is_staged(socket->tls)) return 0;
     int error = tls_session_flush(socket->tls);
     socket->blocked = error != 0;
-    if (socket->kind == TCP_PIPE && error != 0 && error != EAGAIN) socket->write_error = error;
+    if (socket->kind == TCP_PIPE && error != 0 && error != EAGAIN) write_failed(socket, error);
     return error;
 }
 
@@ -64,7 +73,7 @@ static quoit_status_t secure_write(void *pipe, const struct iovec *iov, int coun
     int error = tls_session_send(socket->tls, iov, count, written);
     socket->blocked = error != 0 || tls_session_is_staged(socket->tls);
     if (error == 0) return QUOIT_OK;
-    if (error != EAGAIN) socket->write_error = error; /* reading tells it: the peer's goodbye may be there */
+    if (error != EAGAIN) write_failed(socket, error);
     return QUOIT_ERR_AGAIN;
 }
 
