@@ -8,6 +8,7 @@
 
 #include "../tcp/tcp_harness.h"
 
+#include <algorithm>
 #include <memory>
 
 namespace tls_test {
@@ -21,6 +22,8 @@ public:
     void alter_after(size_t bytes) { alter_after_ = bytes; }
     /* Ends the streams to the target as if their sender had, after so many bytes more. */
     void end_after(size_t bytes) { end_after_ = bytes; }
+    /* At most so many bytes in a step. */
+    void trickle(size_t bytes) { most_ = bytes; }
     const std::string &seen() const { return seen_; }
 
     void step()
@@ -47,7 +50,7 @@ private:
     void pass(int from, int to, bool onward)
     {
         char bytes[65536];
-        ssize_t got = recv(from, bytes, sizeof bytes, MSG_DONTWAIT | MSG_PEEK);
+        ssize_t got = recv(from, bytes, std::min(sizeof bytes, most_), MSG_DONTWAIT | MSG_PEEK);
         if (got == 0) shutdown(to, SHUT_WR);
         if (got <= 0) return;
         if (onward && end_after_ == 0) {
@@ -68,7 +71,7 @@ private:
     tcp_name_t target_;
     std::vector<std::unique_ptr<Link>> pairs_;
     std::string seen_;
-    size_t alter_after_ = SIZE_MAX, end_after_ = SIZE_MAX;
+    size_t alter_after_ = SIZE_MAX, end_after_ = SIZE_MAX, most_ = SIZE_MAX;
 };
 
 } // namespace tls_test

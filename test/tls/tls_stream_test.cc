@@ -109,6 +109,33 @@ TEST(TlsStream, LastBytesAndTheGoodbyeArriveThoughTheReaderIsSlow)
     }
 }
 
+/* Records come in pieces, and handshakes too. */
+TEST(TlsStream, AWireThatPassesAFewBytesAtATimeIsNoOtherWire)
+{
+    Key key;
+    std::mt19937_64 random(13);
+    Node a(1, psk(key.file)), b(2, psk(key.file));
+    a.trust(), b.trust();
+    Relay relay(b.listens_on());
+    relay.trickle(3);
+    quoit_endpoint_t *ba, *ab = join_through(relay, a, b, &ba);
+    for (size_t length : {1, 500, 9000, 40000}) {
+        quoit_transfer_t transfers[4] = {};
+        quoit_key_t name = {1, length};
+        std::string to_b = pattern(length, 1), to_a = pattern(length, 2), at_a(length, 'x'), at_b(length, 'x');
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ab, name, at_a.data(), length, &transfers[0]));
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, name, to_b.data(), length, &transfers[1]));
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, name, at_b.data(), length, &transfers[2]));
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ba, name, to_a.data(), length, &transfers[3]));
+        ASSERT_TRUE(run({&a, &b}, [&] {
+            relay.trickle(1 + random() % (length / 8 + 3));
+            relay.step();
+            return done(transfers[0]) && done(transfers[1]) && done(transfers[2]) && done(transfers[3]);
+        })) << "length " << length;
+        EXPECT_TRUE(at_a == to_a && at_b == to_b) << "length " << length;
+    }
+}
+
 TEST(TlsStream, KeysAreChangedOnTheWay)
 {
     Key key;
@@ -169,6 +196,7 @@ TEST(TlsStream, AnAlteredByteIsFound)
         EXPECT_TRUE(has(b.closed()->text, "(testhost, pid")) << b.closed()->text;
         EXPECT_TRUE(has(b.closed()->text, "TLS: bytes were altered on their way")) << "byte " << after << ": " << b.closed()->text;
         EXPECT_LT(receiving.status, 0);
+        transport_tcp.cancel(a.transport, 1), transport_tcp.cancel(b.transport, 1); /* the strings go before the nodes */
         transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
     }
 }
@@ -191,6 +219,7 @@ TEST(TlsStream, AnEndThatThePeerDidNotWriteIsAFailure)
         EXPECT_EQ(QUOIT_ERR_PEER, b.closed()->status) << b.closed()->text;
         EXPECT_TRUE(has(b.closed()->text, "closed the connection without goodbye")) << b.closed()->text;
         EXPECT_LT(receiving.status, 0);
+        transport_tcp.cancel(a.transport, 1), transport_tcp.cancel(b.transport, 1); /* the strings go before the nodes */
         transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
     }
 }

@@ -389,6 +389,7 @@ static void greet(tcp_transport_t *transport, int fd, const tcp_name_t *remote)
     stranger->remote = *remote;
     stranger->handshake = malloc(sizeof *stranger->handshake);
     if (stranger->handshake == NULL || !tcp_socket_begin_tls(stranger, true)) {
+        log_write_limited("greet", LOG_WARN, "tcp", "no memory for a connection that was accepted");
         tcp_socket_destroy(stranger);
         return;
     }
