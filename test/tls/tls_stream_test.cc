@@ -109,6 +109,70 @@ TEST(TlsStream, LastBytesAndTheGoodbyeArriveThoughTheReaderIsSlow)
     }
 }
 
+namespace {
+
+/* In front of a node's BIO: while the gate is shut the socket seems to have no room. */
+bool gate_is_shut;
+int (*write_through)(BIO *, const char *, size_t, size_t *);
+
+int write_if_open(BIO *bio, const char *bytes, size_t length, size_t *written)
+{
+    if (!gate_is_shut) return write_through(bio, bytes, length, written);
+    BIO_clear_retry_flags(bio);
+    BIO_set_retry_write(bio);
+    return 0;
+}
+
+} // namespace
+
+TEST(TlsStream, WhatTlsStillHoldsIsWaitedForBeforeTheEnd)
+{
+    Key key;
+    for (bool closing : {false, true}) {
+        Node a(1, psk(key.file)), b(2, psk(key.file));
+        a.trust(), b.trust();
+        quoit_endpoint_t *ab, *ba;
+        ASSERT_TRUE(join(a, b, &ab, &ba));
+        run_for({&a, &b}, 20);
+        tcp_endpoint_t *endpoint = reinterpret_cast<tcp_endpoint_t *>(ab);
+        write_through = BIO_meth_get_write_ex(a.inner()->tls->method);
+        BIO_meth_set_write_ex(a.inner()->tls->method, write_if_open);
+        std::string data = pattern(700, 3), room(700, 'x');
+        quoit_transfer_t sending = {}, receiving = {};
+        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), room.size(), &receiving));
+        gate_is_shut = true;
+        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending));
+        run_for({&a, &b}, 20);
+        EXPECT_TRUE(channel_idle(endpoint->channel) && tcp_socket_is_staged(endpoint->pipes[0])) << "the test shows nothing";
+        EXPECT_FALSE(transport_tcp.idle(a.transport));
+        EXPECT_FALSE(done(receiving));
+        gate_is_shut = closing;
+        if (!closing) {
+            ASSERT_TRUE(run({&a, &b}, [&] { return done(receiving) && transport_tcp.idle(a.transport); }));
+            gate_is_shut = true;
+            transport_tcp.disconnect(ab);
+            run_for({&a, &b}, 20);
+            ASSERT_FALSE(list_is_empty(&a.inner()->endpoints)) << "it has left, and the goodbye was never said";
+            EXPECT_TRUE(channel_idle(endpoint->channel) && tcp_socket_is_staged(endpoint->pipes[0])) << "the goodbye is not there";
+            EXPECT_EQ(nullptr, b.closed());
+            gate_is_shut = false;
+            ASSERT_TRUE(run({&a, &b}, [&] { return b.closed() != nullptr; }));
+            EXPECT_EQ(QUOIT_OK, b.closed()->status) << b.closed()->text;
+        } else { /* the process ends without waiting: that is no goodbye, and says so */
+            a.close();
+            ASSERT_TRUE(run({&b}, [&] { return b.closed() != nullptr; }));
+            EXPECT_EQ(QUOIT_ERR_PEER, b.closed()->status) << b.closed()->text;
+            EXPECT_LT(receiving.status, 0);
+        }
+        gate_is_shut = false;
+        if (!closing) {
+            EXPECT_EQ(QUOIT_OK, receiving.status);
+            EXPECT_TRUE(room == data);
+        }
+        transport_tcp.disconnect(ba);
+    }
+}
+
 /* Records come in pieces, and handshakes too. */
 TEST(TlsStream, AWireThatPassesAFewBytesAtATimeIsNoOtherWire)
 {
