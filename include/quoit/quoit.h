@@ -247,7 +247,7 @@ QUOIT_API quoit_status_t quoit_comm_abort(quoit_comm_t *comm, const char *reason
  * once. The old one stays failed, and is to be destroyed. It is no barrier: a member that dies afterwards fails the new one, which
  * can be shrunk in its turn.
  *
- * @param config  name and timeout of the new one (NULL, or 0: those of the old one). The timeout also bounds this call: a rank that
+ * @param config  name, timeout and wire format of the new one (NULL, or 0: those of the old one). The timeout also bounds this call: a rank that
  *                has not called, nor died, after half of it is left out.
  * @return ERR_INVALID: the communicator has not failed. ERR_ABORTED: the others went on without this rank. ERR_NETWORK: too few are
  *         left. Ranks whose end is not certain (a cut link, silence) may be alive and going on by themselves, so the larger part may

@@ -232,10 +232,10 @@ SPREAD = 0.15
 
 
 def test_digits_reach_the_plain_loss():
-    """Three hosts of one rank: training with int8 gradients and error feedback ends where the plain one does."""
+    """Two hosts of one rank: training with int8 gradients and error feedback ends where the plain one does."""
     pytest.importorskip("sklearn")
     seeds, epochs, wires = ([1, 2, 3, 4, 5], 4, ["int8", "bf16", "fp16"]) if LONG else ([1], 2, ["int8"])
-    losses = run(3, worker_digits, backend=None, argument=[seeds, epochs, wires], limit=900 if LONG else 90)[0]
+    losses = run(2, worker_digits, backend=None, argument=[seeds, epochs, wires], limit=900 if LONG else 90)[0]
     for seed, (plain, *compressed) in zip(seeds, losses):
         for wire, loss in zip(wires, compressed):
             assert abs(loss - plain) <= SPREAD * plain, f"seed {seed}, {wire}: {loss} instead of {plain}; all: {losses}"
