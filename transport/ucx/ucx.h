@@ -22,15 +22,14 @@
 #include "transport/framing/handshake.h"
 #include "transport/framing/secrets.h"
 #include "transport/ip/tcp_settings.h"
+#include "transport/ucx/ucx_header.h"
 #include "transport/ucx/ucx_library.h"
 
 enum {
     UCX_MAX_STRANGERS = 64,          /* connections that have proved nothing yet */
     UCX_BUDGET = 128 * 1024,         /* bytes one call of progress moves, about */
-    UCX_MESSAGE_SIZE = 32 * 1024,    /* bytes of one active message, at most */
     UCX_IN_FLIGHT = 16,              /* active messages of a link that UCX has not let go of */
     UCX_BACKLOG = 4 * 1024 * 1024,   /* received bytes that wait to be read, from which on UCX is left alone */
-    UCX_HEADER_SIZE = 16,
     UCX_TEXT_CAPACITY = 256,
     UCX_HANDSHAKE_MS = 10000,        /* from the first byte to the proof */
     UCX_REFUSED_MS = 1000,           /* to hear why, and to close */

@@ -20,9 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE_ID = 81, VERSION = 1, FREE_TASKS_KEPT = 64, STRANGER_MESSAGES = 16 };
-
-typedef enum message_type { DATA = 1, LAST, RECEIPT, TYPE_END } message_type_t;
+enum { MESSAGE_ID = 81, FREE_TASKS_KEPT = 64, STRANGER_MESSAGES = 16 };
 
 static table_key_t ep_key(ucp_ep_h ep) { return (table_key_t){0, (uint64_t)(uintptr_t)ep}; }
 
@@ -37,28 +35,6 @@ static void link_break(ucx_link_t *link, ucs_status_t status)
 {
     if (link->broken == UCS_OK) link->broken = status;
     ucx_link_touch(link);
-}
-
-/* ---------------------------------------------------------------- headers */
-
-static void header_write(message_type_t type, uint64_t sequence, uint8_t header[UCX_HEADER_SIZE])
-{
-    memset(header, 0, UCX_HEADER_SIZE);
-    header[0] = 'Q';
-    header[1] = 'u';
-    header[2] = VERSION;
-    header[3] = (uint8_t)type;
-    for (int i = 0; i < 8; i++) header[8 + i] = (uint8_t)(sequence >> (8 * i));
-}
-
-static bool header_parse(const uint8_t *header, size_t length, message_type_t *type, uint64_t *sequence)
-{
-    if (length != UCX_HEADER_SIZE || header[0] != 'Q' || header[1] != 'u' || header[2] != VERSION) return false;
-    if (header[3] == 0 || header[3] >= TYPE_END || header[4] || header[5] || header[6] || header[7]) return false;
-    *type = (message_type_t)header[3];
-    *sequence = 0;
-    for (int i = 0; i < 8; i++) *sequence |= (uint64_t)header[8 + i] << (8 * i);
-    return true;
 }
 
 /* ---------------------------------------------------------------- tasks */
@@ -126,10 +102,10 @@ static void task_started(ucx_task_t *task, ucs_status_ptr_t answer)
 
 static bool may_send(const ucx_link_t *link) { return link->ep && link->broken == UCS_OK && link->in_flight < UCX_IN_FLIGHT; }
 
-static void message_send(ucx_link_t *link, ucx_task_t *task, message_type_t type, size_t length)
+static void message_send(ucx_link_t *link, ucx_task_t *task, ucx_message_t type, size_t length)
 {
     ucp_request_param_t parameters = task_parameters(task, UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY);
-    header_write(type, type == RECEIPT ? 0 : link->next_out++, task->header);
+    ucx_header_write(type, type == UCX_RECEIPT ? 0 : link->next_out++, task->header);
     link->unflushed = true;
     task_started(task, link->transport->ucx->ucp_am_send_nbx(link->ep, MESSAGE_ID, task->header, UCX_HEADER_SIZE,
                                                             length ? task->bytes : NULL, length, &parameters));
@@ -140,7 +116,7 @@ bool ucx_link_send(ucx_link_t *link, const void *bytes, size_t length)
     ucx_task_t *task = may_send(link) && length <= UCX_MESSAGE_SIZE ? task_take(link, false) : NULL;
     if (!task) return false;
     memcpy(task->bytes, bytes, length);
-    message_send(link, task, DATA, length);
+    message_send(link, task, UCX_DATA, length);
     return true;
 }
 
@@ -155,7 +131,7 @@ static quoit_status_t pipe_write(void *pipe, const struct iovec *iov, int count,
         memcpy(task->bytes + length, iov[i].iov_base, part);
         length += part;
     }
-    message_send(link, task, DATA, length);
+    message_send(link, task, UCX_DATA, length);
     *written = length;
     return QUOIT_OK;
 }
@@ -165,7 +141,7 @@ void ucx_link_send_last(ucx_link_t *link)
     ucx_task_t *task = !link->last_sent && may_send(link) ? task_take(link, false) : NULL;
     if (!task) return;
     link->last_sent = true;
-    message_send(link, task, LAST, 0);
+    message_send(link, task, UCX_LAST, 0);
 }
 
 /* All up to the last message are here when as many came as it has in its sequence. */
@@ -180,7 +156,7 @@ void ucx_link_acknowledge(ucx_link_t *link)
     ucx_task_t *task = !link->acknowledged && all_arrived(link) && may_send(link) ? task_take(link, false) : NULL;
     if (!task) return;
     link->acknowledged = true;
-    message_send(link, task, RECEIPT, 0);
+    message_send(link, task, UCX_RECEIPT, 0);
 }
 
 bool ucx_link_flush(ucx_link_t *link)
@@ -227,10 +203,10 @@ static void chunk_insert(ucx_link_t *link, ucx_chunk_t *chunk)
 }
 
 /* True when `data` was kept. */
-static bool message_keep(ucx_link_t *link, message_type_t type, uint64_t sequence, void *data, size_t length, bool persistent)
+static bool message_keep(ucx_link_t *link, ucx_message_t type, uint64_t sequence, void *data, size_t length, bool persistent)
 {
     bool unproved = link->kind == UCX_CALLER || (link->kind == UCX_STRANGER && !link->proved);
-    if (unproved && (link->arrived >= STRANGER_MESSAGES || length > HANDSHAKE_CAPACITY || type != DATA)) {
+    if (unproved && (link->arrived >= STRANGER_MESSAGES || length > HANDSHAKE_CAPACITY || type != UCX_DATA)) {
         link_break(link, UCS_ERR_REJECTED);
         return false;
     }
@@ -240,7 +216,7 @@ static bool message_keep(ucx_link_t *link, message_type_t type, uint64_t sequenc
         return false;
     }
     chunk->sequence = sequence;
-    chunk->last = type == LAST;
+    chunk->last = type == UCX_LAST;
     chunk->copied = !persistent;
     list_init(&chunk->node);
     if (chunk->copied && length > 0) {
@@ -263,16 +239,16 @@ static ucs_status_t message_arrived(void *arg, const void *header, size_t header
                                     const ucp_am_recv_param_t *param)
 {
     ucx_transport_t *transport = arg;
-    message_type_t type;
+    ucx_message_t type;
     uint64_t sequence;
     ucx_link_t *link = param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP ? table_get(transport->eps, ep_key(param->reply_ep)) : NULL;
     if (!link || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) return UCS_OK; /* of a connection that was closed, or none of ours */
-    if (!header_parse(header, header_length, &type, &sequence) || length > UCX_MESSAGE_SIZE || (type != DATA && length > 0)) {
+    if (!ucx_header_parse(header, header_length, length, &type, &sequence)) {
         link_break(link, UCS_ERR_INVALID_PARAM);
         return UCS_OK;
     }
     ucx_link_touch(link);
-    if (type == RECEIPT) {
+    if (type == UCX_RECEIPT) {
         link->last_acknowledged = link->last_sent;
         return UCS_OK;
     }
