@@ -11,7 +11,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "base/store_server.h"
+#include "base/store_server_internal.h"
 
 #include "base/clock.h"
 #include "base/list.h"
@@ -367,7 +367,7 @@ static void watch_listeners(store_server_t *server, bool on)
     }
 }
 
-static void connection_create(store_server_t *server, int fd, const store_address_t *from)
+void store_server_adopt(store_server_t *server, int fd, const store_address_t *from)
 {
     int on = 1;
     connection_t *connection = calloc(1, sizeof *connection);
@@ -396,7 +396,7 @@ static void accept_some(store_server_t *server, int listener)
         store_address_t from = {.length = sizeof from.address};
         int fd = accept4(listener, (struct sockaddr *)&from.address, &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
-            connection_create(server, fd, &from);
+            store_server_adopt(server, fd, &from);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             log_write_limited("store accept", LOG_WARN, "store", "cannot accept connections: %s; raise the limit of open files (ulimit -n)",
                               strerror_r(errno, reason, sizeof reason));
@@ -462,23 +462,27 @@ static void handle(store_server_t *server, const struct epoll_event *event)
     connection_event(server, subject, event->events);
 }
 
+bool store_server_step(store_server_t *server, int limit_ms)
+{
+    struct epoll_event events[EVENT_COUNT];
+    int count = epoll_wait(server->epoll, events, EVENT_COUNT, limit_ms);
+    bool quiet = count <= 0 && server->stop_by != CLOCK_NEVER && list_is_empty(&server->known);
+    if (quiet || (count < 0 && errno != EINTR)) return false;
+    for (int i = 0; i < count; i++) handle(server, &events[i]);
+    expire(server);
+    free_closed(server);
+    return true;
+}
+
 static void *server_run(void *argument)
 {
     store_server_t *server = argument;
-    struct epoll_event events[EVENT_COUNT];
-    while (clock_now() < server->stop_by) {
-        int count = epoll_wait(server->epoll, events, EVENT_COUNT, sleep_ms(server));
-        bool quiet = count <= 0 && server->stop_by != CLOCK_NEVER && list_is_empty(&server->known);
-        if (quiet || (count < 0 && errno != EINTR)) break;
-        for (int i = 0; i < count; i++) handle(server, &events[i]);
-        expire(server);
-        free_closed(server);
-    }
+    while (clock_now() < server->stop_by && store_server_step(server, sleep_ms(server))) {}
     return NULL;
 }
 
 /* All but the thread; what was not made yet is -1, 0 or an empty list. */
-static void server_free(store_server_t *server)
+void store_server_free(store_server_t *server)
 {
     list_t *lists[] = {&server->known, &server->strangers};
     for (int i = 0; i < 2; i++)
@@ -528,21 +532,43 @@ static quoit_status_t start_thread(store_server_t *server)
     return QUOIT_OK;
 }
 
-quoit_status_t store_server_start(const char *host, int port, store_server_t **result)
+/* Without listeners and thread. */
+static store_server_t *server_alloc(void)
 {
     store_server_t *server = calloc(1, sizeof *server);
-    if (!server) return error_set(QUOIT_ERR_NO_MEMORY, "no memory for the store's server");
+    if (!server) return NULL;
     server->epoll = server->bell = -1;
     server->next_deadline = server->stop_by = CLOCK_NEVER;
     list_init(&server->known);
     list_init(&server->strangers);
     list_init(&server->closed);
+    return server;
+}
+
+quoit_status_t store_server_create(store_server_t **result)
+{
+    store_server_t *server = server_alloc();
+    if (!server) return error_set(QUOIT_ERR_NO_MEMORY, "no memory for the store's server");
+    quoit_status_t status = store_map_init(&server->map);
+    if (status == QUOIT_OK) status = server_watch(server);
+    if (status != QUOIT_OK) {
+        store_server_free(server);
+        return status;
+    }
+    *result = server;
+    return QUOIT_OK;
+}
+
+quoit_status_t store_server_start(const char *host, int port, store_server_t **result)
+{
+    store_server_t *server = server_alloc();
+    if (!server) return error_set(QUOIT_ERR_NO_MEMORY, "no memory for the store's server");
     quoit_status_t status = store_listen(host, port, server->listeners, &server->listener_count, &server->own);
     if (status == QUOIT_OK) status = store_map_init(&server->map);
     if (status == QUOIT_OK) status = server_watch(server);
     if (status == QUOIT_OK) status = start_thread(server);
     if (status != QUOIT_OK) {
-        server_free(server);
+        store_server_free(server);
         return status;
     }
     *result = server;
@@ -557,5 +583,5 @@ void store_server_stop(store_server_t *server)
     if (!server) return;
     while (write(server->bell, &ring, sizeof ring) < 0 && errno == EINTR) {}
     pthread_join(server->thread, NULL);
-    server_free(server);
+    store_server_free(server);
 }
