@@ -78,6 +78,13 @@ void text_append_json(text_t *text, const char *string)
     append_bytes(text, "\"", 1);
 }
 
+void text_copy_printable(char *to, const void *bytes, size_t length)
+{
+    const unsigned char *from = bytes;
+    for (size_t i = 0; i < length; i++) to[i] = from[i] < 0x20 || from[i] == 0x7f ? '?' : (char)from[i];
+    to[length] = '\0';
+}
+
 quoit_status_t text_finish(text_t *text, char **result)
 {
     append_bytes(text, "", 0);

@@ -6,6 +6,7 @@
 #include "base/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 typedef struct text text_t;
 struct text {
@@ -19,5 +20,8 @@ void text_append(text_t *text, const char *format, ...) __attribute__((format(pr
 void text_append_json(text_t *text, const char *string);
 /** Hand the text over, to be freed with free(); ERR_NO_MEMORY when something was lost (nothing is left to free then). */
 quoit_status_t text_finish(text_t *text, char **result);
+
+/** `length` bytes from elsewhere as a text for logs and terminals, which control characters would drive. `to` has room for one more. */
+void text_copy_printable(char *to, const void *bytes, size_t length);
 
 #endif

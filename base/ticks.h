@@ -51,13 +51,14 @@ typedef struct ticks_line {
     uint64_t ticks[2], ns[2];
 } ticks_line_t;
 
-/** Nanoseconds of CLOCK_MONOTONIC at `ticks`; 0 stays 0. */
+/** Nanoseconds of CLOCK_MONOTONIC at `ticks`; 0 stays 0. The line may be another process's: what cannot be becomes 0 or UINT64_MAX. */
 static inline uint64_t ticks_to_ns(const ticks_line_t *line, uint64_t ticks)
 {
     if (ticks == 0) return 0;
     double span = (double)(line->ticks[1] - line->ticks[0]), rate = span > 0 ? (double)(line->ns[1] - line->ns[0]) / span : 1.0;
     double back = (double)(int64_t)(line->ticks[1] - ticks) * rate; /* from the newer pair: a reader asks for what is recent */
-    return (uint64_t)((double)line->ns[1] - back);
+    double ns = (double)line->ns[1] - back;
+    return ns < 0 ? 0 : ns >= 18446744073709551616.0 ? UINT64_MAX : (uint64_t)ns;
 }
 
 #endif

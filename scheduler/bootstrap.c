@@ -12,7 +12,6 @@
  * missing, looks whether a record has changed, and then publishes a new roster under a new incarnation; a rank that waits for hosts
  * looks whether the roster has changed. So records of different attempts never mix, and all of it ends at the deadline.
  */
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/hash.h"
@@ -20,7 +19,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "base/store.h"
-#include "scheduler/job_internal.h"
+#include "scheduler/roster.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -29,7 +28,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, ROSTER_MAGIC = 0x5352, TUNING_SIZE = 44, FAILURE_HEADER = 12, ROSTER_HEADER = 4 + 4 + 8 + JOB_SECRET_SIZE + TUNING_SIZE };
+enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000 };
 
 typedef struct attempt {
     engine_t *engine;
@@ -172,51 +171,6 @@ static quoit_status_t open_job(attempt_t *attempt)
 
 /* ------------------------------------------------------------------ roster */
 
-static uint8_t *put_tuning(uint8_t *at, const tuning_t *tuning)
-{
-    bytes_put64(at, tuning->slot_size);
-    bytes_put64(at + 8, tuning->net_chunk_size);
-    bytes_put64(at + 16, tuning->small_limit);
-    bytes_put64(at + 24, tuning->eager_limit);
-    bytes_put32(at + 32, (uint32_t)tuning->net_depth);
-    bytes_put32(at + 36, (uint32_t)tuning->allreduce);
-    bytes_put32(at + 40, (uint32_t)tuning->wire);
-    return at + TUNING_SIZE;
-}
-
-static const uint8_t *get_tuning(const uint8_t *at, tuning_t *tuning)
-{
-    *tuning = (tuning_t){.slot_size = bytes_get64(at),
-                         .net_chunk_size = bytes_get64(at + 8),
-                         .small_limit = bytes_get64(at + 16),
-                         .eager_limit = bytes_get64(at + 24),
-                         .net_depth = (int32_t)bytes_get32(at + 32),
-                         .allreduce = (int32_t)bytes_get32(at + 36),
-                         .wire = (int32_t)bytes_get32(at + 40)};
-    return at + TUNING_SIZE;
-}
-
-static bool tuning_is_sane(const tuning_t *tuning)
-{
-    return tuning->slot_size >= 4096 && tuning->slot_size <= 1u << 30 && tuning->net_chunk_size >= 4096 &&
-           tuning->net_chunk_size <= 1u << 30 && tuning->small_limit <= PLAN_SMALL_SLOT && tuning->net_depth >= 1 &&
-           tuning->net_depth <= 16 && tuning->allreduce >= -1 && tuning->allreduce < ALGORITHM_COUNT && tuning->wire >= QUOIT_WIRE_NONE &&
-           tuning->wire < QUOIT_WIRE_COUNT;
-}
-
-static quoit_status_t read_failure(const attempt_t *attempt, const uint8_t *bytes, size_t length)
-{
-    uint32_t count = bytes_get32(bytes + 8);
-    if (count > (length - FAILURE_HEADER) / 8) return QUOIT_ERR_AGAIN; /* damaged: not for us */
-    bool mine = false;
-    for (uint32_t i = 0; i < count && !mine; i++) mine = bytes_get64(bytes + FAILURE_HEADER + 8 * i) == attempt->own.nonce;
-    if (!mine) return QUOIT_ERR_AGAIN;
-    int32_t told = (int32_t)bytes_get32(bytes + 4);
-    size_t before = FAILURE_HEADER + (size_t)count * 8;
-    return error_set(told < 0 && told >= QUOIT_ERR_INTERNAL ? (quoit_status_t)told : QUOIT_ERR_ABORTED, "%.*s", (int)(length - before),
-                     (const char *)bytes + before);
-}
-
 static quoit_status_t publish_roster(attempt_t *attempt)
 {
     job_t *job = attempt->job;
@@ -224,18 +178,10 @@ static quoit_status_t publish_roster(attempt_t *attempt)
     if (status == QUOIT_OK) status = random_bytes(job->secret, sizeof job->secret);
     if (status != QUOIT_OK) return status;
     freeze_tuning(&job->tuning);
-    size_t capacity = ROSTER_HEADER + (size_t)job->size * JOB_RECORD_CAPACITY;
+    size_t capacity = roster_capacity(job->size);
     uint8_t *bytes = malloc(capacity);
     if (!bytes) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: a roster of %zu bytes", capacity);
-    bytes_put16(bytes, ROSTER_MAGIC);
-    bytes_put16(bytes + 2, 0);
-    bytes_put32(bytes + 4, (uint32_t)job->size);
-    bytes_put64(bytes + 8, job->id);
-    memcpy(bytes + 16, job->secret, JOB_SECRET_SIZE);
-    uint8_t *at = put_tuning(bytes + 16 + JOB_SECRET_SIZE, &job->tuning);
-    for (int rank = 0; rank < job->size; rank++)
-        at += job_record_encode(&job->record[rank], at, capacity - (size_t)(at - bytes));
-    status = set(attempt, "quoit/roster", bytes, (size_t)(at - bytes));
+    status = set(attempt, "quoit/roster", bytes, roster_encode(job, bytes));
     memset(bytes, 0, capacity);
     free(bytes);
     return status;
@@ -257,36 +203,6 @@ static quoit_status_t check_tls(const job_record_t *one, const job_record_t *oth
     return error_set(QUOIT_ERR_MISMATCH,
                      "rank %d (%s, pid %d) was started with QUOIT_TLS=%s, but rank %d (%s, pid %d) with QUOIT_TLS=%s; set the same on all ranks",
                      one->rank, one->host, one->pid, tls_name(one), other->rank, other->host, other->pid, tls_name(other));
-}
-
-/* Read a roster into the attempt's job. ERR_AGAIN: it is of another attempt. */
-static quoit_status_t read_roster(attempt_t *attempt, const uint8_t *bytes, size_t length)
-{
-    if (length >= FAILURE_HEADER && bytes_get16(bytes) == ROSTER_MAGIC && bytes_get16(bytes + 2) == 1) return read_failure(attempt, bytes, length);
-    if (length < ROSTER_HEADER || bytes_get16(bytes) != ROSTER_MAGIC)
-        return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: key quoit/roster of %s holds %zu bytes that are no roster",
-                         store_description(attempt->store), length);
-    job_t *job = attempt->job;
-    uint32_t size = bytes_get32(bytes + 4);
-    const uint8_t *at = get_tuning(bytes + 16 + JOB_SECRET_SIZE, &job->tuning), *end = bytes + length;
-    bool mine = false;
-    job->id = bytes_get64(bytes + 8);
-    memcpy(job->secret, bytes + 16, JOB_SECRET_SIZE);
-    for (uint32_t rank = 0; rank < size; rank++) {
-        job_record_t record;
-        size_t used = 0;
-        quoit_status_t status = job_record_decode(at, (size_t)(end - at), &used, &record);
-        if (status != QUOIT_OK) return status;
-        at += used;
-        if (rank == (uint32_t)attempt->rank) mine = record.nonce == attempt->own.nonce;
-        if (rank < (uint32_t)attempt->size) job->record[rank] = record;
-    }
-    if (!mine && (int)size > attempt->rank) return QUOIT_ERR_AGAIN;
-    if ((int)size != attempt->size)
-        return error_set(QUOIT_ERR_MISMATCH, "rank %d was started for a world of %d ranks, but rank 0 for one of %u; give all the same size",
-                         attempt->rank, attempt->size, size);
-    if (!tuning_is_sane(&job->tuning)) return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the roster's tuning is damaged");
-    return check_tls(&attempt->own, &job->record[0]);
 }
 
 /* Rank 0: is this record one that belongs here? */
@@ -325,17 +241,9 @@ static void publish_failure(attempt_t *attempt, quoit_status_t status, const cha
     uint64_t until = clock_deadline(LOOK_AGAIN_MS); /* for those that are about to come */
     for (int rank = 1; job && rank < attempt->size; rank++)
         if (job->record[rank].nonce == 0) (void)get_record(attempt, rank, clock_left_ms(until), &job->record[rank]);
-    size_t length = strlen(text), capacity = FAILURE_HEADER + (size_t)attempt->size * 8 + length;
-    uint8_t *bytes = calloc(1, capacity);
-    if (!bytes || !job) goto out;
-    bytes_put16(bytes, ROSTER_MAGIC);
-    bytes_put16(bytes + 2, 1);
-    bytes_put32(bytes + 4, (uint32_t)status);
-    bytes_put32(bytes + 8, (uint32_t)attempt->size);
-    for (int rank = 1; rank < attempt->size; rank++) bytes_put64(bytes + FAILURE_HEADER + 8 * rank, job->record[rank].nonce);
-    memcpy(bytes + capacity - length, text, length);
-    (void)set(attempt, "quoit/roster", bytes, capacity);
-out:
+    size_t length = 0;
+    uint8_t *bytes = job ? roster_failure_encode(job, status, text, &length) : NULL;
+    if (bytes) (void)set(attempt, "quoit/roster", bytes, length);
     free(bytes);
 }
 
@@ -385,7 +293,8 @@ static quoit_status_t await_roster(attempt_t *attempt)
         if (status == QUOIT_ERR_TIMEOUT)
             return error_set(status, "timed out: rank 0 has not come, or still waits for others, at %s; rank %d waited for it",
                              store_description(attempt->store), attempt->rank);
-        if (status == QUOIT_OK) status = read_roster(attempt, value, length);
+        if (status == QUOIT_OK) status = roster_decode(value, length, attempt->own.nonce, attempt->job); /* ERR_AGAIN: of another attempt */
+        if (status == QUOIT_OK) status = check_tls(&attempt->own, &attempt->job->record[0]);
         if (value) memset(value, 0, length);
         free(value);
         if (status != QUOIT_ERR_AGAIN) return status;
@@ -535,7 +444,7 @@ static quoit_status_t settle_hosts(attempt_t *attempt)
     }
     if (status == QUOIT_OK) {
         partition(job, bits, length);
-        for (int rank = 0; rank < job->size; rank++) bytes_put32(hosts + 4 * rank, (uint32_t)job->host[rank]);
+        roster_hosts_encode(job->host, job->size, hosts);
         snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
         status = set(attempt, key, hosts, (size_t)job->size * 4);
     }
@@ -554,10 +463,7 @@ static quoit_status_t await_hosts(attempt_t *attempt)
         void *value = NULL;
         size_t length = 0;
         quoit_status_t status = get(attempt, key, pause_ms, &value, &length);
-        if (status == QUOIT_OK && length != (size_t)job->size * 4)
-            status = error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the list of hosts has %zu bytes for %d ranks", length, job->size);
-        for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++)
-            job->host[rank] = (int)bytes_get32((uint8_t *)value + 4 * rank);
+        if (status == QUOIT_OK) status = roster_hosts_decode(value, length, job->size, job->host);
         free(value);
         if (status != QUOIT_ERR_TIMEOUT) return status;
         if (is_over(attempt))
@@ -565,8 +471,7 @@ static quoit_status_t await_hosts(attempt_t *attempt)
                              store_description(attempt->store), attempt->rank);
         uint64_t id = job->id;
         if (get(attempt, "quoit/roster", 1, &value, &length) != QUOIT_OK) continue;
-        bool failed = length >= 8 && bytes_get16((uint8_t *)value + 2) == 1;
-        bool other = failed || (length >= 16 && bytes_get64((uint8_t *)value + 8) != id);
+        bool other = roster_is_other(value, length, id);
         free(value);
         if (other) return QUOIT_ERR_AGAIN;
     }

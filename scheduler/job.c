@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/settings.h"
+#include "base/text.h"
 #include "scheduler/job_internal.h"
 
 #include <stdio.h>
@@ -112,8 +113,7 @@ size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capa
 static const uint8_t *get_text(const uint8_t *at, const uint8_t *end, char *text, size_t capacity)
 {
     if (at >= end || *at >= capacity || (size_t)(end - at - 1) < *at) return NULL;
-    for (size_t i = 0; i < *at; i++) text[i] = at[1 + i] < 0x20 || at[1 + i] == 0x7f ? '?' : (char)at[1 + i];
-    text[*at] = '\0';
+    text_copy_printable(text, at + 1, *at);
     return at + 1 + *at;
 }
 

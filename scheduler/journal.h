@@ -162,6 +162,8 @@ void journal_print_json(const journal_block_t *block, const journal_view_t *view
 /** Another process's journals: `show` is called once for each communicator, with copies. ERR_NOT_FOUND, ERR_SYSTEM with a text. */
 typedef void journal_show_t(void *context, const journal_block_t *block, const journal_view_t *view);
 quoit_status_t journal_read_process(int pid, journal_show_t *show, void *context);
+/** The same for one journal, open as `fd`, of process `pid`. */
+quoit_status_t journal_read_file(int fd, int pid, journal_show_t *show, void *context);
 /** Number of the newest collective that a process has begun on a communicator; false when it cannot be told. */
 bool journal_read_newest(int pid, quoit_process_id_t process, uint64_t comm, uint32_t *sequence, char *text, size_t capacity);
 

@@ -87,10 +87,14 @@ static bool same_layout(const journal_header_t *header)
            header->block_size == sizeof(journal_block_t);
 }
 
-static void end_texts(journal_block_t *block)
+static void clean_text(char *text, size_t capacity) { text_copy_printable(text, text, strnlen(text, capacity - 1)); }
+
+static void clean_texts(journal_block_t *block)
 {
-    block->name[sizeof block->name - 1] = block->error[sizeof block->error - 1] = block->note[sizeof block->note - 1] = '\0';
-    for (int i = 0; i < block->size; i++) block->member[i].host_name[JOURNAL_NAME - 1] = '\0';
+    clean_text(block->name, sizeof block->name);
+    clean_text(block->error, sizeof block->error);
+    clean_text(block->note, sizeof block->note);
+    for (int i = 0; i < block->size; i++) clean_text(block->member[i].host_name, JOURNAL_NAME);
 }
 
 /* A copy of the block at this place of the table; NULL when there is none, or none to be trusted. */
@@ -107,7 +111,7 @@ static journal_block_t *read_block(const source_t *source, int place)
                     (size_t)block->size <= (bytes - sizeof *block) / sizeof block->member[0];
         if (!fits) break;
         if (atomic_load(&block->note_turn) & 1 && tries + 1 < READ_TRIES) continue;
-        end_texts(block);
+        clean_texts(block);
         return block;
     }
     free(block);
@@ -119,11 +123,40 @@ static void view_of(const source_t *source, int pid, journal_view_t *view)
     const journal_header_t *header = &source->header;
     struct timespec real;
     *view = (journal_view_t){.pid = pid, .process = {header->process_high, header->process_low}, .look_at_mates = true};
-    memcpy(view->host, header->host, sizeof view->host - 1);
+    text_copy_printable(view->host, header->host, strnlen(header->host, sizeof view->host - 1));
     view->now = clock_now();
     clock_gettime(CLOCK_REALTIME, &real);
     view->to_real = (int64_t)((uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec - view->now);
     view->line = (ticks_line_t){{header->ticks, ticks_now(header->counter)}, {header->ns, view->now}};
+}
+
+static quoit_status_t foreign_layout(const source_t *source, int pid)
+{
+    char library[sizeof source->header.library];
+    text_copy_printable(library, source->header.library, strnlen(source->header.library, sizeof library - 1));
+    return error_set(QUOIT_ERR_MISMATCH, "process %d runs Quoit %s, whose journal this version (%s) cannot read", pid, library, quoit_version());
+}
+
+static quoit_status_t show_source(const source_t *source, int pid, journal_show_t *show, void *context)
+{
+    if (!same_layout(&source->header))
+        return foreign_layout(source, pid);
+    journal_view_t view;
+    view_of(source, pid, &view);
+    for (int place = 0; place < JOURNAL_BLOCKS; place++) {
+        journal_block_t *block = read_block(source, place);
+        if (block) show(context, block, &view);
+        free(block);
+    }
+    return QUOIT_OK;
+}
+
+quoit_status_t journal_read_file(int fd, int pid, journal_show_t *show, void *context)
+{
+    source_t source = {.fd = fd};
+    if (!read_whole(fd, &source.header, sizeof source.header, 0) || source.header.magic != JOURNAL_MAGIC)
+        return error_set(QUOIT_ERR_NOT_FOUND, "the file of process %d is no journal of Quoit", pid);
+    return show_source(&source, pid, show, context);
 }
 
 quoit_status_t journal_read_process(int pid, journal_show_t *show, void *context)
@@ -137,16 +170,7 @@ quoit_status_t journal_read_process(int pid, journal_show_t *show, void *context
     else if (count == 0)
         status = error_set(QUOIT_ERR_NOT_FOUND, "process %d has no journal of Quoit: it has made no communicator, or it is a child forked by one that has", pid);
     for (int i = 0; i < count; i++) {
-        if (!same_layout(&source[i].header))
-            status = error_set(QUOIT_ERR_MISMATCH, "process %d runs Quoit %.15s, whose journal this version (%s) cannot read", pid,
-                               source[i].header.library, quoit_version());
-        journal_view_t view;
-        view_of(&source[i], pid, &view);
-        for (int place = 0; status == QUOIT_OK && place < JOURNAL_BLOCKS; place++) {
-            journal_block_t *block = read_block(&source[i], place);
-            if (block) show(context, block, &view);
-            free(block);
-        }
+        if (status == QUOIT_OK) status = show_source(&source[i], pid, show, context);
         close(source[i].fd);
     }
     free(source);

@@ -3,6 +3,7 @@
 #include "scheduler/notice.h"
 
 #include "base/bytes.h"
+#include "base/text.h"
 
 #include <string.h>
 
@@ -54,13 +55,6 @@ quoit_status_t notice_message_decode(const void *data, size_t length, notice_mes
     return QUOIT_OK;
 }
 
-/* Texts of peers go to logs and terminals. */
-static void copy_text(char *text, const unsigned char *bytes, size_t length)
-{
-    for (size_t i = 0; i < length; i++) text[i] = bytes[i] < 0x20 ? ' ' : (char)bytes[i];
-    text[length] = '\0';
-}
-
 size_t notice_abort_encode(uint64_t comm, int source, quoit_status_t status, int finder, const char *text, unsigned char *notice)
 {
     encode_header(NOTICE_ABORT, comm, source, notice);
@@ -79,7 +73,7 @@ quoit_status_t notice_abort_decode(const void *data, size_t length, quoit_status
     int32_t told = (int32_t)bytes_get32(bytes + NOTICE_HEADER_SIZE);
     *status = told < 0 && told >= QUOIT_ERR_INTERNAL ? (quoit_status_t)told : QUOIT_ERR_ABORTED;
     *finder = (int32_t)bytes_get32(bytes + NOTICE_HEADER_SIZE + 4);
-    copy_text(text, bytes + NOTICE_ABORT_SIZE, length - NOTICE_ABORT_SIZE);
+    text_copy_printable(text, bytes + NOTICE_ABORT_SIZE, length - NOTICE_ABORT_SIZE);
     return QUOIT_OK;
 }
 
@@ -156,7 +150,7 @@ size_t notice_call_encode(uint64_t comm, int source, const notice_call_t *messag
 static const unsigned char *get_text(const unsigned char *at, const unsigned char *end, char text[NOTICE_CALL_TEXT])
 {
     if (!at || at >= end || *at >= NOTICE_CALL_TEXT || (size_t)(end - at - 1) < *at) return NULL;
-    copy_text(text, at + 1, *at);
+    text_copy_printable(text, at + 1, *at);
     return at + 1 + *at;
 }
 

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Roster: the bytes that rank 0 publishes at bootstrap, apart from stores. Either the job (incarnation, secret, tuning, everyone's
+ * record), or a failure: a status and a text, and the nonces of those whom it is for. And the list of hosts that settles who shares
+ * memory. Whoever can write to the store can write these, so every field is checked before any is used.
+ */
+#ifndef QUOIT_SCHEDULER_ROSTER_H
+#define QUOIT_SCHEDULER_ROSTER_H
+
+#include "scheduler/job_internal.h"
+
+/** Bytes that are enough for the roster of `size` ranks. */
+size_t roster_capacity(int size);
+/** Returns the length. `bytes` has room for roster_capacity. */
+size_t roster_encode(const job_t *job, uint8_t *bytes);
+/**
+ * Read a roster for rank job->rank of job->size. Sets id, secret, tuning and records of `job`, only on success.
+ *
+ * @param nonce  this rank's in this attempt
+ * @return ERR_AGAIN: it is of another attempt. A failure that is for this rank: its status and text. ERR_MISMATCH: a world of another
+ *         size. ERR_PROTOCOL: no roster.
+ */
+quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce, job_t *job);
+
+/** A failure for the ranks from 1 on whose records `job` has. NULL: no memory. To be freed. */
+uint8_t *roster_failure_encode(const job_t *job, quoit_status_t status, const char *text, size_t *length);
+/** Is it the failure of an attempt, or the roster of another incarnation than `id`? */
+bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id);
+
+/** hosts[r]: the lowest rank that shares r's host. `bytes` has room for 4 a rank. */
+void roster_hosts_encode(const int *hosts, int size, uint8_t *bytes);
+/** ERR_PROTOCOL when it is no such list of `size` ranks. */
+quoit_status_t roster_hosts_decode(const uint8_t *bytes, size_t length, int size, int *hosts);
+
+#endif
