@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What processes of a host tell each other as bytes: address, info message, handle of shared memory. */
+#include "fuzz.h"
+
+#include "transport/shm/shm_header.h"
+#include "transport/shm/shm_info.h"
+
+static void info(const uint8_t *data)
+{
+    shm_info_t parsed, second;
+    uint8_t again[SHM_INFO_SIZE];
+    if (!fuzz_check_status(shm_info_parse(data, &parsed))) return;
+    fuzz_check(parsed.mailbox_offset >= SHM_HEADER_SIZE + QUOIT_ROOT_SIZE && parsed.mailbox_offset % 64 == 0);
+    fuzz_check(parsed.arena_size <= SHM_ARENA_LIMIT && parsed.mailbox_offset + 128 + parsed.mailbox_capacity <= parsed.arena_size);
+    fuzz_check((parsed.mailbox_capacity & (parsed.mailbox_capacity - 1)) == 0);
+    fuzz_check(parsed.slot < SHM_MAX_PEERS && parsed.descriptors >= 2 && parsed.descriptors <= 3);
+    shm_info_write(&parsed, again);
+    fuzz_check(shm_info_parse(again, &second) == QUOIT_OK && second.mailbox_offset == parsed.mailbox_offset && second.pid == parsed.pid);
+}
+
+static void address(const uint8_t *data, size_t size)
+{
+    shm_address_t parsed;
+    uint8_t again[SHM_ADDRESS_SIZE];
+    char name[SHM_NAME_CAPACITY];
+    if (!fuzz_check_status(shm_address_parse(data, size, &parsed))) return;
+    shm_address_name(parsed.process, name);
+    fuzz_check_text(name, sizeof name);
+    shm_address_write(&parsed, again);
+    fuzz_check(memcmp(again, data, 36) == 0);
+}
+
+static void handle(const uint8_t *data, uint64_t arena)
+{
+    uint64_t offset = UINT64_MAX;
+    if (!fuzz_check_status(shm_handle_parse(data, (quoit_process_id_t){1, 2}, arena, &offset))) {
+        fuzz_check(offset == UINT64_MAX);
+        return;
+    }
+    fuzz_check(offset >= SHM_HEADER_SIZE && offset <= arena);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    address(data, size);
+    if (size >= SHM_INFO_SIZE) info(data);
+    if (size >= QUOIT_HANDLE_CAPACITY) handle(data, 1 << 20);
+    return 0;
+}
+
+void fuzz_seeds(void)
+{
+    const shm_limits_t limits = {8192, 1 << 20, 256 << 10};
+    shm_address_t address = {{1, 2}, limits};
+    uint8_t bytes[128];
+    shm_address_write(&address, bytes);
+    fuzz_seed("address", bytes, SHM_ADDRESS_SIZE);
+    shm_info_t info = {{1, 2}, limits, 32 << 20, SHM_HEADER_SIZE + QUOIT_ROOT_SIZE, 65536, 3, 4321, 3};
+    shm_info_write(&info, bytes);
+    fuzz_seed("info", bytes, SHM_INFO_SIZE);
+    shm_handle_write((quoit_process_id_t){1, 2}, 8192, 4096, bytes);
+    fuzz_seed("handle", bytes, QUOIT_HANDLE_CAPACITY);
+}
