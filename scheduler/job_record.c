@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The wire form of what a rank says of itself in the store: one writer, and one parser that trusts nothing. */
+#include "base/bytes.h"
+#include "base/text.h"
+#include "scheduler/job_internal.h"
+
+#include <string.h>
+
+enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 2 };
+
+static uint8_t *put_text(uint8_t *at, const char *text)
+{
+    size_t length = strlen(text); /* fields are shorter than 256 */
+    *at++ = (uint8_t)length;
+    memcpy(at, text, length);
+    return at + length;
+}
+
+size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capacity)
+{
+    if (capacity < JOB_RECORD_CAPACITY) return 0;
+    uint8_t *at = bytes;
+    *at++ = RECORD_MAGIC;
+    *at++ = RECORD_VERSION;
+    bytes_put16(at, (uint16_t)record->addresses);
+    bytes_put64(at + 2, record->process.high);
+    bytes_put64(at + 10, record->process.low);
+    bytes_put64(at + 18, record->nonce);
+    bytes_put64(at + 26, record->kernel);
+    bytes_put64(at + 34, record->label);
+    bytes_put32(at + 42, (uint32_t)record->rank);
+    bytes_put32(at + 46, (uint32_t)record->size);
+    bytes_put32(at + 50, (uint32_t)record->pid);
+    bytes_put32(at + 54, (uint32_t)record->machine.cores);
+    bytes_put32(at + 58, (uint32_t)record->machine.numa_nodes);
+    bytes_put32(at + 62, (uint32_t)record->machine.numa_node);
+    bytes_put64(at + 66, record->machine.cache);
+    bytes_put32(at + 74, record->machine.nic_mbps);
+    at[78] = record->tls;
+    at += 79;
+    at = put_text(at, record->host);
+    at = put_text(at, record->version);
+    for (int i = 0; i < record->addresses; i++) {
+        at = put_text(at, record->address[i].transport);
+        *at++ = (uint8_t)record->address[i].length;
+        memcpy(at, record->address[i].address, record->address[i].length);
+        at += record->address[i].length;
+    }
+    return (size_t)(at - bytes);
+}
+
+/* One length byte and so many characters; NULL when it does not fit. */
+static const uint8_t *get_text(const uint8_t *at, const uint8_t *end, char *text, size_t capacity)
+{
+    if (at >= end || *at >= capacity || (size_t)(end - at - 1) < *at) return NULL;
+    text_copy_printable(text, at + 1, *at);
+    return at + 1 + *at;
+}
+
+static const uint8_t *get_address(const uint8_t *at, const uint8_t *end, job_address_t *address)
+{
+    at = get_text(at, end, address->transport, sizeof address->transport);
+    if (!at || at >= end || *at > QUOIT_ADDRESS_CAPACITY || (size_t)(end - at - 1) < *at) return NULL;
+    address->length = *at;
+    memcpy(address->address, at + 1, *at);
+    return at + 1 + *at;
+}
+
+quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *used, job_record_t *record)
+{
+    if (length < 81 || bytes[0] != RECORD_MAGIC)
+        return error_set(QUOIT_ERR_PROTOCOL, "the store holds %zu bytes that are no record of a rank; is its key used by something else?", length);
+    if (bytes[1] != RECORD_VERSION)
+        return error_set(QUOIT_ERR_MISMATCH, "a rank's record has version %d, this library's have %d; all ranks must load the same version",
+                         bytes[1], RECORD_VERSION);
+    memset(record, 0, sizeof *record);
+    const uint8_t *at = bytes + 2, *end = bytes + length;
+    record->addresses = bytes_get16(at);
+    record->process.high = bytes_get64(at + 2);
+    record->process.low = bytes_get64(at + 10);
+    record->nonce = bytes_get64(at + 18);
+    record->kernel = bytes_get64(at + 26);
+    record->label = bytes_get64(at + 34);
+    record->rank = (int32_t)bytes_get32(at + 42);
+    record->size = (int32_t)bytes_get32(at + 46);
+    record->pid = (int32_t)bytes_get32(at + 50);
+    record->machine.cores = (int)bytes_get32(at + 54);
+    record->machine.numa_nodes = (int)bytes_get32(at + 58);
+    record->machine.numa_node = (int)bytes_get32(at + 62);
+    record->machine.cache = bytes_get64(at + 66);
+    record->machine.nic_mbps = bytes_get32(at + 74);
+    record->tls = at[78];
+    at = get_text(at + 79, end, record->host, sizeof record->host);
+    if (at) at = get_text(at, end, record->version, sizeof record->version);
+    if (record->addresses > JOB_ADDRESS_CAPACITY) at = NULL;
+    for (int i = 0; at && i < record->addresses; i++) at = get_address(at, end, &record->address[i]);
+    if (!at) return error_set(QUOIT_ERR_PROTOCOL, "a rank's record in the store is damaged (%zu bytes)", length);
+    *used = (size_t)(at - bytes);
+    return QUOIT_OK;
+}
