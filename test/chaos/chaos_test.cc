@@ -40,6 +40,7 @@ const Plugin &plugin()
 {
     static const Plugin found = [] {
         Plugin one;
+        if (!getenv("QUOIT_TEST_CHAOS")) fprintf(stderr, "run by ctest -R chaos, which sets what the plug-in needs\n"), abort();
         void *object = dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
         if (!object) fprintf(stderr, "%s\n", dlerror()), abort();
         one.begin = reinterpret_cast<chaos_begin_t *>(dlsym(object, "chaos_begin"));
@@ -217,7 +218,7 @@ chaos_counts_t run(const chaos_script_t &script, int size, const std::string &wh
     // Who fails, fails before the barrier is over or while it ends: then the others have all or an error.
     EXPECT_TRUE(all || none || std::all_of(fate.begin(), fate.end(), [](const Fate &each) { return each.step == "end" || each.status != QUOIT_OK; }));
     EXPECT_EQ(count_descriptors(), before);
-    if (testing::Test::HasFailure() || getenv("QUOIT_TEST_TELL"))
+    if (testing::Test::HasFailure())
         for (int rank = 0; rank < size; rank++)
             printf("%s: rank %d: %s: %.2f s, %d %s\n", what.c_str(), rank, fate[static_cast<size_t>(rank)].step.c_str(), fate[static_cast<size_t>(rank)].took, fate[static_cast<size_t>(rank)].status, fate[static_cast<size_t>(rank)].text.c_str());
     if (told) *told = fate;
