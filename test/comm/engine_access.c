@@ -56,3 +56,20 @@ unsigned long test_comm_secret(const quoit_comm_t *comm, unsigned char secret[64
     memcpy(secret, comm->job->secret, sizeof comm->job->secret);
     return sizeof comm->job->secret;
 }
+
+unsigned long long test_comm_job(const quoit_comm_t *comm) { return comm->job->id; }
+
+bool test_comm_address(const quoit_comm_t *comm, int rank, const char *transport, unsigned long long process[2], unsigned char address[112],
+                       unsigned long *length)
+{
+    const job_record_t *record = &comm->job->record[comm->job_rank[rank]];
+    process[0] = record->process.high;
+    process[1] = record->process.low;
+    for (int i = 0; i < record->addresses; i++) {
+        if (strcmp(record->address[i].transport, transport) != 0) continue;
+        memcpy(address, record->address[i].address, record->address[i].length);
+        *length = record->address[i].length;
+        return true;
+    }
+    return false;
+}

@@ -5,6 +5,8 @@
 
 #include "quoit/quoit.h"
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -30,6 +32,10 @@ void test_engine_look(engine_t *engine, test_engine_state_t *state);
 quoit_status_t test_engine_arena_probe(engine_t *engine, unsigned long *address);
 /** The secret of the communicator's job. Returns its length. */
 unsigned long test_comm_secret(const quoit_comm_t *comm, unsigned char secret[64]);
+/** Its job's id, and where the process of a rank listens for `transport`: process id (high, low) and address. False: it does not. */
+unsigned long long test_comm_job(const quoit_comm_t *comm);
+bool test_comm_address(const quoit_comm_t *comm, int rank, const char *transport, unsigned long long process[2], unsigned char address[112],
+                       unsigned long *length);
 
 #ifdef __cplusplus
 }
