@@ -27,8 +27,13 @@ def all_files():
     return sorted(path for path in paths if path.is_file() and not path.is_symlink() and is_ours(path))
 
 
+def is_corpus(path):
+    """Inputs of fuzz targets: bytes, whatever they look like."""
+    return path.relative_to(ROOT).parts[:3] == ("test", "fuzz", "corpus")
+
+
 def is_script(path):
-    if path.suffix:
+    if path.suffix or is_corpus(path):
         return False
     with open(path, "rb") as file:
         return file.read(2) == b"#!"
@@ -42,7 +47,7 @@ def text_files():
     texts = []
     for path in all_files():
         with open(path, "rb") as file:
-            if b"\0" not in file.read(4096):
+            if b"\0" not in file.read(4096) and not is_corpus(path):
                 texts.append(path)
     return texts
 

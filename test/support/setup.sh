@@ -25,7 +25,7 @@ find_python() {
 python_has() { "$1" -c "$2" >/dev/null 2>&1; }
 python_headers='import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
 
-# Names of Debian packages that are wanted and not there. $1: "tests" adds what only the tests need.
+# Names of Debian packages that are wanted and not there. $1: "tests" adds what only the tests need, "fuzz" what test/fuzz/run needs.
 missing_packages() {
     local python
     python=$(find_python)
@@ -51,6 +51,11 @@ missing_packages() {
         command -v unshare >/dev/null || echo util-linux
         command -v clang-14 >/dev/null || command -v clang >/dev/null || echo clang-14
         command -v nm >/dev/null || echo binutils
+    fi
+    if [ "${1:-}" = fuzz ]; then
+        command -v clang-14 >/dev/null || echo clang-14
+        [ -n "$(find /usr/lib/llvm-14/lib/clang -name 'libclang_rt.fuzzer-*.a' 2>/dev/null)" ] || echo libclang-rt-14-dev
+        command -v llvm-cov-14 >/dev/null || echo llvm-14
     fi
 }
 
