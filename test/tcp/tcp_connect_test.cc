@@ -360,3 +360,18 @@ TEST(TcpConnect, DisconnectWhileOnItsWay)
         transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
     }
 }
+
+/* A communicator's last word, sent while the connection was on its way, when nobody here needs the job any more. */
+TEST(TcpConnect, WhatWasSentArrivesThoughTheJobIsNotTrustedAnyMore)
+{
+    Node a(1), b(2);
+    a.trust(), b.trust();
+    quoit_endpoint_t *ab = a.connect(b);
+    ASSERT_EQ(QUOIT_OK, transport_tcp.notify(ab, "aborted", 7)) << error_text();
+    transport_tcp.disconnect(ab);
+    transport_tcp.distrust(a.transport, JOB);
+    EXPECT_FALSE(transport_tcp.idle(a.transport));
+    ASSERT_TRUE(run({&a, &b}, [&] { return b.notices().size() == 1 && b.closed(); }, 5000));
+    EXPECT_EQ("aborted", b.notices()[0]);
+    EXPECT_EQ(QUOIT_OK, b.closed()->status) << b.closed()->text;
+}

@@ -121,6 +121,8 @@ struct tcp_endpoint {
     bool left_early; /* disconnected with something unsent: leaves once it stands */
     uint64_t job, attempt, started, deadline, newest_try;
     tcp_target_t targets[TCP_MAX_ADDRESSES];
+    uint8_t secret[HANDSHAKE_SECRET_CAPACITY]; /* of `job`; wiped when the connection stands */
+    size_t secret_length;
     int target_count;
     list_t callers;
     tcp_socket_t *chosen; /* the caller whose server has proved itself; the others were dropped */

@@ -237,14 +237,12 @@ void tcp_call_step(tcp_endpoint_t *endpoint)
 static bool begin_handshake(tcp_socket_t *caller)
 {
     tcp_endpoint_t *endpoint = caller->endpoint;
-    const void *secret;
-    size_t length;
     handshake_t *handshake = malloc(sizeof *handshake);
-    if (handshake == NULL || !tcp_socket_begin_tls(caller, false) || !secrets_find(endpoint->transport->jobs, endpoint->job, &secret, &length) ||
-        handshake_connect(handshake, endpoint->job, endpoint->transport->self, endpoint->base.peer,
-                          (uint16_t)endpoint->limits.sockets, (uint16_t)caller->pipe, secret, length) != QUOIT_OK) {
+    if (handshake == NULL || !tcp_socket_begin_tls(caller, false) ||
+        handshake_connect(handshake, endpoint->job, endpoint->transport->self, endpoint->base.peer, (uint16_t)endpoint->limits.sockets,
+                          (uint16_t)caller->pipe, endpoint->secret, endpoint->secret_length) != QUOIT_OK) {
         free(handshake);
-        caller_failed(caller, 0, "the job is not trusted any more, or memory is short");
+        caller_failed(caller, 0, "memory is short");
         return false;
     }
     caller->handshake = handshake;
@@ -382,6 +380,17 @@ void tcp_call_ready(tcp_socket_t *caller, uint32_t events)
 
 /* ---------------------------------------------------------------- the table's call */
 
+/*
+ * The job whose secret the calls of this endpoint prove. A copy: what was sent before the last disconnect must still arrive when the job is
+ * not trusted any more, as the word of a communicator's end.
+ */
+static void take_job(tcp_endpoint_t *endpoint, uint64_t job, const void *secret, size_t length)
+{
+    endpoint->job = job;
+    endpoint->secret_length = length;
+    if (length > 0) memcpy(endpoint->secret, secret, length);
+}
+
 static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t *peer, const tcp_address_t *address)
 {
     tcp_transport_t *transport = endpoint->transport;
@@ -389,7 +398,6 @@ static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t
     if (status == QUOIT_OK && endpoint->channel == NULL)
         status = tcp_endpoint_set_limits(endpoint, tcp_limits_least(transport->limits, address->limits));
     if (status != QUOIT_OK) return status;
-    endpoint->job = peer->job;
     endpoint->target_count = address->count;
     for (int i = 0; i < address->count; i++) endpoint->targets[i] = (tcp_target_t){.name = address->names[i]};
     endpoint->started = clock_now();
@@ -407,6 +415,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     const void *secret;
     size_t length;
     if (endpoint != NULL && (endpoint->life == TCP_STANDING || endpoint->calling)) {
+        if (endpoint->left_early && secrets_find(transport->jobs, peer->job, &secret, &length)) take_job(endpoint, peer->job, secret, length);
         if (endpoint->count == 0 && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
         endpoint->count++;
         endpoint->left_early = false;
@@ -428,6 +437,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         if (fresh) tcp_endpoint_destroy(endpoint);
         return status;
     }
+    take_job(endpoint, peer->job, secret, length);
     tcp_call_step(endpoint);
     *result = &endpoint->base;
     return QUOIT_OK;
