@@ -11,9 +11,12 @@
 #include <fcntl.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <thread>
+#include <unistd.h>
 
 extern "C" {
 #include "chaos.h"
@@ -77,13 +80,18 @@ struct Fate {
     std::string wrong;
 };
 
+// When all ranks have destroyed their communicators; what others must see first may take a moment.
 std::string check_left(engine_t *engine)
 {
     test_engine_state_t left;
-    test_engine_look(engine, &left);
-    if (left.comms || left.running || left.transfers)
-        return "left: " + std::to_string(left.comms) + " communicators, " + std::to_string(left.running) + " operations, " + std::to_string(left.transfers) + " transfers";
-    return "";
+    double limit = seconds() + 2 * slow();
+    do {
+        test_engine_look(engine, &left);
+        if (!left.comms && !left.running && !left.transfers && !left.sections) return "";
+        usleep(2000);
+    } while (seconds() < limit);
+    return "left: " + std::to_string(left.comms) + " communicators, " + std::to_string(left.running) + " operations, " + std::to_string(left.transfers) + " transfers, " +
+           std::to_string(left.sections) + " sections";
 }
 
 class Job {
@@ -180,6 +188,7 @@ chaos_counts_t run(const chaos_script_t &script, int size, const std::string &wh
     {
         Watchdog watchdog(what, 60);
         std::vector<std::thread> threads;
+        std::barrier<> meeting(size);
         for (int rank = 0; rank < size; rank++)
             threads.emplace_back([&, rank] {
                 Rank self;
@@ -190,12 +199,14 @@ chaos_counts_t run(const chaos_script_t &script, int size, const std::string &wh
                 if (mine.status != QUOIT_OK) {
                     mine.step = "engine";
                     mine.text = quoit_last_error();
+                    meeting.arrive_and_drop();
                     return;
                 }
                 test_engine_set_host(self.engine, static_cast<unsigned long>(world.host_of[static_cast<size_t>(rank)]) + 1);
                 Job(self, mine, timeout_ms).run(memory);
-                std::string left = check_left(self.engine);
-                if (!left.empty()) mine.wrong += left;
+                meeting.arrive_and_wait();
+                mine.wrong += check_left(self.engine);
+                meeting.arrive_and_wait();
                 engine_release(self.engine);
             });
         for (auto &thread : threads) thread.join();
