@@ -265,6 +265,8 @@ static quoit_status_t tell_missing(attempt_t *attempt, const char *prefix, const
         if (at < sizeof list - 16) snprintf(list + at, sizeof list - at, "%s%d", missing ? ", " : "", rank);
         missing++;
     }
+    if (missing == 0)
+        return error_set(QUOIT_ERR_TIMEOUT, "timed out: the last of %d ranks came too late at %s", attempt->size, store_description(attempt->store));
     return error_set(QUOIT_ERR_TIMEOUT, "timed out: %d of %d ranks %s at %s: %s %s", missing, attempt->size, what,
                      store_description(attempt->store), missing == 1 ? "rank" : "ranks", list);
 }
@@ -365,16 +367,33 @@ static quoit_status_t prove_hosts(attempt_t *attempt)
     return status;
 }
 
+static size_t proof_length(const job_t *job) { return ((size_t)job->size + 7) / 8; }
+
+static void proof_key(const attempt_t *attempt, int rank, char key[96])
+{
+    snprintf(key, 96, "quoit/proof/%016llx/%d", (unsigned long long)attempt->job->id, rank);
+}
+
+/* This rank has read the roster and cannot go on: rank 0, which waits for its proof, tells the others. */
+static void publish_refusal(attempt_t *attempt, quoit_status_t status, const char *text)
+{
+    uint8_t bytes[ROSTER_REFUSAL_CAPACITY];
+    char key[96];
+    if (!attempt->job || attempt->job->id == 0) return;
+    proof_key(attempt, attempt->rank, key);
+    (void)set(attempt, key, bytes, roster_refusal_encode(status, text, proof_length(attempt->job), bytes));
+}
+
 static quoit_status_t publish_proof(attempt_t *attempt)
 {
     job_t *job = attempt->job;
-    size_t length = ((size_t)job->size + 7) / 8;
+    size_t length = proof_length(job);
     uint8_t *bits = calloc(1, length);
     if (!bits) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: %zu bytes", length);
     for (int rank = 0; rank < job->size; rank++)
         if (job->peer[rank]->proven) bits[rank / 8] |= (uint8_t)(1 << rank % 8);
     char key[96];
-    snprintf(key, sizeof key, "quoit/proof/%016llx/%d", (unsigned long long)job->id, attempt->rank);
+    proof_key(attempt, attempt->rank, key);
     quoit_status_t status = set(attempt, key, bits, length);
     free(bits);
     return status;
@@ -416,14 +435,14 @@ static int look_later(int pause_ms) { return pause_ms * 2 < LOOK_AGAIN_MS ? paus
 static quoit_status_t settle_hosts(attempt_t *attempt)
 {
     job_t *job = attempt->job;
-    size_t length = ((size_t)job->size + 7) / 8;
+    size_t length = proof_length(job);
     uint8_t *bits = calloc((size_t)job->size, length), *hosts = malloc((size_t)job->size * 4);
     quoit_status_t status = bits && hosts ? QUOIT_OK : error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: proofs of %d ranks", job->size);
     char key[96];
     for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
         void *value = NULL;
         size_t got = 0;
-        snprintf(key, sizeof key, "quoit/proof/%016llx/%d", (unsigned long long)job->id, rank);
+        proof_key(attempt, rank, key);
         int pause_ms = LOOK_AGAIN_FIRST_MS;
         while ((status = get(attempt, key, pause_ms, &value, &got)) == QUOIT_ERR_TIMEOUT) {
             pause_ms = look_later(pause_ms);
@@ -438,7 +457,7 @@ static quoit_status_t settle_hosts(attempt_t *attempt)
             break;
         }
         if (status == QUOIT_OK && got != length)
-            status = error_set(QUOIT_ERR_PROTOCOL, "bootstrap: rank %d's proof has %zu bytes instead of %zu", rank, got, length);
+            status = error_prefix(roster_refusal_decode(value, got), "rank %d (%s, pid %d)", rank, job->record[rank].host, job->record[rank].pid);
         if (status == QUOIT_OK) memcpy(bits + (size_t)rank * length, value, length);
         free(value);
     }
@@ -552,6 +571,7 @@ quoit_status_t job_create(engine_t *engine, quoit_store_t *store, int rank, int 
         char text[ERROR_TEXT_CAPACITY];
         snprintf(text, sizeof text, "%s", error_text());
         if (rank == 0 && size > 1) publish_failure(&attempt, status, text);
+        if (rank > 0) publish_refusal(&attempt, status, text);
         drop_job(&attempt);
         return error_set(status, "%s", text);
     }

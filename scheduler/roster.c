@@ -3,6 +3,7 @@
  * Bytes, little-endian:
  *   roster   magic 2, kind 0 2, size 4, incarnation 8, secret 32, tuning 44, then a record a rank (job.c)
  *   failure  magic 2, kind 1 2, status 4, count 4, a nonce of 8 for each of `count` ranks, text
+ *   refusal  magic 2, kind 2 2, status 4, text (a NUL behind it where the length would be a proof's)
  *   hosts    4 a rank
  */
 #include "scheduler/roster.h"
@@ -17,6 +18,8 @@ enum {
     MAGIC = 0x5352,
     KIND_ROSTER = 0,
     KIND_FAILURE = 1,
+    KIND_REFUSAL = 2,
+    REFUSAL_HEADER = 8,
     TUNING_SIZE = 44,
     FAILURE_HEADER = 12,
     ROSTER_HEADER = 4 + 4 + 8 + JOB_SECRET_SIZE + TUNING_SIZE
@@ -67,6 +70,16 @@ size_t roster_encode(const job_t *job, uint8_t *bytes)
     return (size_t)(at - bytes);
 }
 
+/* Status and text of a rank that failed; `fallback` where there is no text. */
+static quoit_status_t take_status(int32_t told, const uint8_t *bytes, size_t length, const char *fallback)
+{
+    char text[ERROR_TEXT_CAPACITY];
+    length = strnlen((const char *)bytes, length < sizeof text ? length : sizeof text - 1);
+    text_copy_printable(text, bytes, length);
+    return error_set(told < 0 && told >= QUOIT_ERR_INTERNAL && told != QUOIT_ERR_AGAIN ? (quoit_status_t)told : QUOIT_ERR_ABORTED, "%s",
+                     length > 0 ? text : fallback);
+}
+
 static quoit_status_t decode_failure(const uint8_t *bytes, size_t length, uint64_t nonce)
 {
     uint32_t count = bytes_get32(bytes + 8);
@@ -74,13 +87,8 @@ static quoit_status_t decode_failure(const uint8_t *bytes, size_t length, uint64
     bool mine = false;
     for (uint32_t i = 0; i < count && !mine; i++) mine = bytes_get64(bytes + FAILURE_HEADER + 8 * (size_t)i) == nonce;
     if (!mine) return QUOIT_ERR_AGAIN;
-    int32_t told = (int32_t)bytes_get32(bytes + 4);
-    char text[ERROR_TEXT_CAPACITY];
-    const uint8_t *from = bytes + FAILURE_HEADER + (size_t)count * 8, *end = bytes + length;
-    size_t left = (size_t)(end - from);
-    text_copy_printable(text, from, left < sizeof text ? left : sizeof text - 1);
-    return error_set(told < 0 && told >= QUOIT_ERR_INTERNAL ? (quoit_status_t)told : QUOIT_ERR_ABORTED, "%s",
-                     left > 0 ? text : "rank 0 could not create the job, and did not say why");
+    size_t before = FAILURE_HEADER + (size_t)count * 8;
+    return take_status((int32_t)bytes_get32(bytes + 4), bytes + before, length - before, "rank 0 could not create the job, and did not say why");
 }
 
 /* All records in turn; those of the job are kept when `records` is given. *mine: the one of job->rank has the nonce. */
@@ -144,6 +152,24 @@ bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id)
 {
     bool failed = length >= FAILURE_HEADER && bytes_get16(bytes + 2) == KIND_FAILURE;
     return failed || (length >= ROSTER_HEADER && bytes_get64(bytes + 8) != id);
+}
+
+size_t roster_refusal_encode(quoit_status_t status, const char *text, size_t proof_length, uint8_t bytes[ROSTER_REFUSAL_CAPACITY])
+{
+    size_t length = strnlen(text, ROSTER_REFUSAL_CAPACITY - REFUSAL_HEADER - 1);
+    memset(bytes, 0, ROSTER_REFUSAL_CAPACITY);
+    bytes_put16(bytes, MAGIC);
+    bytes_put16(bytes + 2, KIND_REFUSAL);
+    bytes_put32(bytes + 4, (uint32_t)status);
+    memcpy(bytes + REFUSAL_HEADER, text, length);
+    return REFUSAL_HEADER + length + (REFUSAL_HEADER + length == proof_length);
+}
+
+quoit_status_t roster_refusal_decode(const uint8_t *bytes, size_t length)
+{
+    if (length < REFUSAL_HEADER || bytes_get16(bytes) != MAGIC || bytes_get16(bytes + 2) != KIND_REFUSAL)
+        return error_set(QUOIT_ERR_PROTOCOL, "%zu bytes that are no proof of who shares its host", length);
+    return take_status((int32_t)bytes_get32(bytes + 4), bytes + REFUSAL_HEADER, length - REFUSAL_HEADER, "it could not join, and did not say why");
 }
 
 void roster_hosts_encode(const int *hosts, int size, uint8_t *bytes)

@@ -2,7 +2,8 @@
 /**
  * Roster: the bytes that rank 0 publishes at bootstrap, apart from stores. Either the job (incarnation, secret, tuning, everyone's
  * record), or a failure: a status and a text, and the nonces of those whom it is for. And the list of hosts that settles who shares
- * memory. Whoever can write to the store can write these, so every field is checked before any is used.
+ * memory, and what another rank publishes in place of its proof when it has failed. Whoever can write to the store can write these, so
+ * every field is checked before any is used.
  */
 #ifndef QUOIT_SCHEDULER_ROSTER_H
 #define QUOIT_SCHEDULER_ROSTER_H
@@ -26,6 +27,12 @@ quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce
 uint8_t *roster_failure_encode(const job_t *job, quoit_status_t status, const char *text, size_t *length);
 /** Is it the failure of an attempt, or the roster of another incarnation than `id`? */
 bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id);
+
+enum { ROSTER_REFUSAL_CAPACITY = 1024 };
+/** A rank has failed: in place of its proof of `proof_length` bytes. Returns the length, never that of a proof. */
+size_t roster_refusal_encode(quoit_status_t status, const char *text, size_t proof_length, uint8_t bytes[ROSTER_REFUSAL_CAPACITY]);
+/** Its status and text; ERR_PROTOCOL when it is none. */
+quoit_status_t roster_refusal_decode(const uint8_t *bytes, size_t length);
 
 /** hosts[r]: the lowest rank that shares r's host. `bytes` has room for 4 a rank. */
 void roster_hosts_encode(const int *hosts, int size, uint8_t *bytes);

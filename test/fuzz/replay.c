@@ -94,7 +94,7 @@ static void watch_deaths(void)
 static void try_current(const target_t *target)
 {
     uint8_t *exact = fuzz_copy(current.bytes, current.length);
-    alarm(60); /* an input that takes so long hangs */
+    alarm(120); /* an input that takes so long hangs */
     target->one(exact, current.length);
     alarm(0);
     free(exact);

@@ -17,7 +17,7 @@ static void fill(job_t *job, job_record_t records[RANKS])
     memset(job, 0, sizeof *job);
     memset(records, 0, RANKS * sizeof *records);
     *job = (job_t){.id = 99, .size = RANKS, .rank = 1, .record = records};
-    job->tuning = (tuning_t){.slot_size = 1 << 20, .net_chunk_size = 1 << 18, .small_limit = 4096, .eager_limit = 8192, .net_depth = 4, .allreduce = -1};
+    job->tuning = (tuning_t){.slot_size = 1 << 20, .net_chunk_size = 1 << 18, .small_limit = 4096, .eager_limit = 8192, .net_depth = 4, .allreduce = -1, .wire = QUOIT_WIRE_NONE};
     for (int rank = 0; rank < RANKS; rank++) {
         records[rank].rank = rank;
         records[rank].size = RANKS;
@@ -66,11 +66,15 @@ static void hosts(const uint8_t *bytes, size_t length)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input_t input = fuzz_input(data, size);
-    uint8_t what = fuzz_byte(&input) % 4;
+    uint8_t what = fuzz_byte(&input) % 5;
     job_record_t records[RANKS];
     job_t job;
     if (what == 0) {
         decode(input.at, fuzz_left(&input));
+    } else if (what == 4) {
+        quoit_status_t status = roster_refusal_decode(input.at, fuzz_left(&input));
+        fuzz_check(!fuzz_check_status(status) && status != QUOIT_ERR_AGAIN);
+        fuzz_check_text(error_text(), ERROR_TEXT_CAPACITY);
     } else if (what == 1) {
         hosts(input.at, fuzz_left(&input));
     } else {
@@ -106,6 +110,10 @@ void fuzz_seeds(void)
     memcpy(failure + 1, bytes, length);
     fuzz_seed("failure", failure, 1 + length);
     free(bytes);
+    uint8_t refusal[1 + ROSTER_REFUSAL_CAPACITY] = {4};
+    length = roster_refusal_encode(QUOIT_ERR_NO_MEMORY, "no memory for its peers", 8 + 23, refusal + 1);
+    fuzz_check(length == 8 + 23 + 1 && roster_refusal_decode(refusal + 1, length) == QUOIT_ERR_NO_MEMORY && strcmp(error_text(), "no memory for its peers") == 0);
+    fuzz_seed("refusal", refusal, 1 + length);
     uint8_t list[1 + 4 * RANKS] = {1};
     roster_hosts_encode((const int[RANKS]){0, 0, 2}, RANKS, list + 1);
     fuzz_seed("hosts", list, sizeof list);
