@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 void fuzz_seeds(void)
 {
-    job_record_t record = {.process = {1, 2}, .nonce = 3, .kernel = 4, .label = 5, .rank = 1, .size = 4, .pid = 77, .machine = {.cores = 2, .numa_nodes = 1}};
+    job_record_t record = {.process = {1, 2}, .nonce = 3, .kernel = 4, .label = 5, .rank = 1, .size = 4, .pid = 77, .tls = 1, .machine = {.cores = 2, .numa_nodes = 1}};
     uint8_t bytes[JOB_RECORD_CAPACITY];
     snprintf(record.host, sizeof record.host, "node7");
     snprintf(record.version, sizeof record.version, "0.1.0");

@@ -54,15 +54,29 @@ static void by_pattern(const char *text)
     if (log_rank_path(text, -1, "trace-%r.json", path)) fuzz_check(memchr(path, '\0', sizeof path) != NULL);
 }
 
+/* The row that "QUOIT_TCP_SOCKETS=2" names; else one by the first byte. */
+static const setting_row_t *draw_row(const char *whole, const char **text)
+{
+    const char *equals = strchr(whole, '=');
+    size_t length = equals ? (size_t)(equals - whole) : 0;
+    for (int id = 0; id < SETTING_COUNT && equals; id++) {
+        const setting_row_t *row = setting_row((setting_id_t)id);
+        *text = equals + 1;
+        if (strlen(row->name) == length && memcmp(row->name, whole, length) == 0) return row;
+    }
+    *text = whole + (whole[0] != '\0');
+    return setting_row((setting_id_t)((unsigned char)whole[0] % SETTING_COUNT));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    fuzz_input_t input = fuzz_input(data, size);
-    setting_id_t id = (setting_id_t)(fuzz_byte(&input) % SETTING_COUNT);
-    char *text = fuzz_string(input.at, fuzz_left(&input));
-    by_row(setting_row(id), text);
+    char *whole = fuzz_string(data, size);
+    const char *text;
+    const setting_row_t *row = draw_row(whole, &text);
+    by_row(row, text);
     by_parser(text);
     by_pattern(text);
-    free(text);
+    free(whole);
     return 0;
 }
 
@@ -70,12 +84,10 @@ void fuzz_seeds(void)
 {
     for (int id = 0; id < SETTING_COUNT; id++) {
         const setting_row_t *row = setting_row((setting_id_t)id);
-        char text[300], name[64];
-        text[0] = (char)id;
-        snprintf(text + 1, sizeof text - 1, "%s", row->fallback);
-        snprintf(name, sizeof name, "%s", row->name);
-        fuzz_seed(name, text, 1 + strlen(text + 1));
+        char text[300];
+        snprintf(text, sizeof text, "%s=%s", row->name, row->fallback);
+        fuzz_seed(row->name, text, strlen(text));
     }
-    fuzz_seed("limit_of_cgroup", "\0""150000 100000\n", 15);
-    fuzz_seed("path", "\0/tmp/%h/trace-%r-%p.json", 25);
+    fuzz_seed("limit_of_cgroup", "x150000 100000\n", 15);
+    fuzz_seed("path", "x/tmp/%h/trace-%r-%p.json", 25);
 }
