@@ -35,7 +35,7 @@ quoit_status_t ProcessRank::create(int timeout_ms)
     if (status != QUOIT_OK) say("create: %s", quoit_last_error());
     quoit_store_close(store);
     const char *hosts = getenv("COMM_TEST_HOSTS");
-    if (status == QUOIT_OK && quoit_comm_hosts(comm) != atoi(hosts)) {
+    if (status == QUOIT_OK && atoi(hosts) > 0 && quoit_comm_hosts(comm) != atoi(hosts)) {
         say("create: %d hosts instead of %s", quoit_comm_hosts(comm), hosts);
         return QUOIT_ERR_INTERNAL;
     }
