@@ -13,6 +13,8 @@ import quoit
 from launcher import SLOW, argument, directory, message_of, run
 from restrict import deny, leave_descriptors
 
+IMPORTS = ["torch._dynamo"]  # what DistributedDataParallel imports
+
 
 def init(rank, size):
     limit = datetime.timedelta(seconds=20 * SLOW)
