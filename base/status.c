@@ -8,6 +8,7 @@
 #endif
 #include "base/status.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -65,6 +66,8 @@ quoit_status_t error_set_errno(quoit_status_t status, int number, const char *fo
     va_end(arguments);
     length = append(text, length, ": ");
     length = append(text, length, strerror_r(number, reason, sizeof reason));
+    if (number == EMFILE) length = append(text, length, "; raise 'ulimit -n'");
+    if (number == ENFILE) length = append(text, length, "; raise fs.file-max, the limit of the whole system");
     memcpy(newest, text, length + 1);
     return status;
 }

@@ -21,7 +21,6 @@ struct quoit_comm {
     int rank, size;
     int *job_rank;          /* [size] rank in the job */
     topology_t *topology;
-    bool map;               /* every host's ranks of this communicator share memory */
     int timeout_ms;
     quoit_wire_t wire;      /* what it wants, never DEFAULT: see plan_wire */
 
@@ -106,6 +105,11 @@ void operation_release(operation_t *operation);
 /* control.c: notices between engines */
 void control_forget(engine_t *engine); /* drop what was kept for communicators that never came */
 void control_send_abort(quoit_comm_t *comm);
+/**
+ * This rank could not make a communicator that the other members may have made, or will: it fails there, too. `ranks` as in comm_make.
+ * Returns `status`, with this rank and the communicator named in the text.
+ */
+quoit_status_t control_send_unmade(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, quoit_status_t status);
 /** Handle a notice; those for communicators that do not exist here yet are kept. */
 void control_receive(engine_t *engine, const quoit_event_t *event);
 /** A communicator was made: what had come for it is handled now. */

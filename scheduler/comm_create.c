@@ -87,7 +87,6 @@ quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int
     if (status == QUOIT_OK) trace_begin_wanted(comm->engine, job->rank);
     if (status == QUOIT_OK) status = make_window(comm);
     if (status != QUOIT_OK) goto free_comm;
-    comm->map = comm->engine->map != NULL;
     status = table_put(comm->engine->comms, (table_key_t){0, comm->id}, comm);
     if (status != QUOIT_OK) goto close_window;
     job->users++;
@@ -130,6 +129,8 @@ quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **
 
 /* ------------------------------------------------------------------ from a store */
 
+enum { ABSENCE_MS = 5000 }; /* for word that this rank cannot take part */
+
 static quoit_status_t first_barrier(quoit_comm_t *comm, uint64_t deadline)
 {
     int left = clock_left_ms(deadline);
@@ -139,17 +140,22 @@ static quoit_status_t first_barrier(quoit_comm_t *comm, uint64_t deadline)
     return status == QUOIT_OK ? status : error_prefix(status, "connecting the ranks of %s", comm->name);
 }
 
+static quoit_status_t check_world(quoit_store_t *store, int rank, int size, quoit_comm_t **comm)
+{
+    if (size < 1 || rank < 0 || rank >= size)
+        return error_set(QUOIT_ERR_INVALID, "rank %d of %d: size must be at least 1, and rank from 0 to size - 1", rank, size);
+    if (!store && size > 1) return error_set(QUOIT_ERR_INVALID, "a communicator of %d ranks needs a store; it is NULL", size);
+    return comm ? QUOIT_OK : error_set(QUOIT_ERR_INVALID, "quoit_comm_create: comm is NULL");
+}
+
 quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, int size, const quoit_comm_config_t *config,
                               quoit_comm_t **comm)
 {
     const char *name = "world";
     int timeout_ms = 0;
     quoit_wire_t wire = QUOIT_WIRE_DEFAULT;
-    if (size < 1 || rank < 0 || rank >= size)
-        return error_set(QUOIT_ERR_INVALID, "rank %d of %d: size must be at least 1, and rank from 0 to size - 1", rank, size);
-    if (!store && size > 1) return error_set(QUOIT_ERR_INVALID, "a communicator of %d ranks needs a store; it is NULL", size);
-    if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_create: comm is NULL");
-    quoit_status_t status = comm_read_config(config, &name, &timeout_ms, &wire);
+    quoit_status_t status = check_world(store, rank, size, comm);
+    if (status == QUOIT_OK) status = comm_read_config(config, &name, &timeout_ms, &wire);
     if (status != QUOIT_OK) return status;
     log_set_rank(rank);
     uint64_t deadline = clock_deadline(timeout_ms);
@@ -159,6 +165,7 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
     quoit_comm_t *made = NULL;
     engine_enter(engine);
     status = comm_make(job, hash_combine(job->id, 1), 0, rank, size, NULL, name, timeout_ms, &made);
+    if (status != QUOIT_OK) status = control_send_unmade(job, hash_combine(job->id, 1), rank, size, NULL, name, status);
     job_release(job); /* the communicator has its own */
     if (status == QUOIT_OK && wire != QUOIT_WIRE_DEFAULT) made->wire = wire;
     if (status == QUOIT_OK) engine_retain(engine);
@@ -179,8 +186,10 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
 quoit_status_t quoit_comm_create(quoit_store_t *store, int rank, int size, const quoit_comm_config_t *config, quoit_comm_t **comm)
 {
     engine_t *engine = NULL;
-    quoit_status_t status = engine_default(&engine);
+    quoit_status_t status = check_world(store, rank, size, comm);
     if (status != QUOIT_OK) return status;
+    status = engine_default(&engine);
+    if (status != QUOIT_OK) return job_cannot_begin(store, rank, size, clock_deadline(ABSENCE_MS), status);
     status = comm_create_on(engine, store, rank, size, config, comm);
     char text[ERROR_TEXT_CAPACITY];
     snprintf(text, sizeof text, "%s", error_text());
@@ -262,6 +271,7 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
     status = group_id(parent, job_ranks, count, name ? name : "", &id, &family);
     if (status == QUOIT_OK) status = comm_make(parent->job, id, family, own, count, job_ranks, shown, timeout_ms, &made);
     if (status == QUOIT_OK && wire != QUOIT_WIRE_DEFAULT) made->wire = wire;
+    if (status != QUOIT_OK && id != 0) status = control_send_unmade(parent->job, id, own, count, job_ranks, shown, status);
     if (status == QUOIT_OK) engine_retain(engine);
     engine_leave(engine);
     free(job_ranks);

@@ -68,6 +68,29 @@ void control_send_abort(quoit_comm_t *comm)
     if (!reached && !comm->relays && leader_may_be_away(comm)) reach_other_hosts(comm, notice, length);
 }
 
+quoit_status_t control_send_unmade(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, quoit_status_t status)
+{
+    char text[ERROR_TEXT_CAPACITY];
+    unsigned char notice[NOTICE_ABORT_CAPACITY];
+    int host_before = job->host[job->rank];
+    snprintf(text, sizeof text, "%.80s cannot make its part of %.60s: %.700s", job->peer[job->rank]->name, name, error_text());
+    size_t length = notice_abort_encode(id, rank, status, rank, text, notice);
+    for (int i = 0; i < size; i++) {
+        int member = ranks ? ranks[i] : i;
+        peer_t *peer = job->peer[member];
+        bool first_of_host = job->host[member] != host_before;
+        quoit_endpoint_t *endpoint = peer->message;
+        host_before = job->host[member];
+        if (member == job->rank || peer->status != QUOIT_OK || peer->left) continue;
+        /* Host mates, and one of each other host at least: they pass it on. */
+        if (!endpoint && (peer->map || first_of_host) && job_endpoint_within(job, member, REACH_TIMEOUT_MS, &endpoint) != QUOIT_OK) continue;
+        if (!endpoint) continue;
+        if (endpoint->transport->ops->notify(endpoint, notice, length) == QUOIT_ERR_AGAIN)
+            (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+    }
+    return error_set(status, "%s", text);
+}
+
 static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_process_id_t from, const void *data, size_t length)
 {
     if (header->source < 0 || header->source >= comm->size) {

@@ -343,9 +343,22 @@ static void drive(engine_t *engine, operation_t *operation, uint64_t deadline)
     engine_leave(engine);
 }
 
+/* The system gave no thread that would go on: what peers still need of ended operations leaves before the call returns. Bounded. */
+static void see_out(engine_t *engine, uint64_t deadline)
+{
+    uint64_t linger = clock_now() + (uint64_t)setting_int(SETTING_LINGER) * 1000, idle_since = 0;
+    unsigned idle = 0;
+    if (linger < deadline) deadline = linger;
+    if (!engine_try_enter(engine)) return; /* the owner sees to it */
+    while (!transports_idle(engine) && !somebody_wants_in(engine) && clock_now() < deadline)
+        if (!poll_once(engine, true)) relax(engine, &idle, &idle_since, deadline);
+    engine_leave(engine);
+}
+
 void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline)
 {
     if (engine_try_enter(engine) || await_ownership(engine, operation, deadline)) drive(engine, operation, deadline);
+    if (atomic_load_explicit(&engine->progress_refused, memory_order_relaxed)) see_out(engine, deadline);
 }
 
 /* ------------------------------------------------------------------ the progress thread */

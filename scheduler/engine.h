@@ -65,6 +65,7 @@ struct engine {
     bool work;               /* for the progress thread */
     _Atomic bool stop;
     bool progress_running;
+    _Atomic bool progress_refused; /* the system gave no thread: it is asked again, and that was told */
     pthread_t progress_thread;
     _Atomic(operation_t *) submitted; /* newest first */
     trace_t *trace;          /* NULL: nobody wants a timeline; the owner's */
@@ -76,6 +77,7 @@ struct engine {
     engine_transport_t transport[REGISTRY_CAPACITY];
     int transports;
     engine_transport_t *map;     /* the MAP transport, NULL when there is none */
+    char map_lack[256];          /* why there is none though settings allow one; "" otherwise */
     table_t *peers;              /* process id -> peer_t */
     table_t *comms;              /* {0, communicator id} -> quoit_comm_t */
     list_t active;               /* communicators with unfinished operations */

@@ -2,6 +2,7 @@
 /* Engine: making and ending one, its peers, and what its transports report. Driving is in engine.c. */
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/limits.h"
 #include "base/hmac.h"
 #include "base/log.h"
 #include "base/settings.h"
@@ -58,7 +59,10 @@ static quoit_status_t open_transport(engine_t *engine, const quoit_transport_ops
     memset(slot, 0, sizeof *slot);
     slot->ops = ops;
     quoit_status_t status = ops->open(&environment, &slot->transport);
-    if (status != QUOIT_OK) return status;
+    if (status != QUOIT_OK) {
+        log_info("engine", "transport %s is not used: %s", ops->name, error_text());
+        return status;
+    }
     slot->address_length = sizeof slot->address;
     status = ops->listen(slot->transport, slot->address, &slot->address_length);
     if (status != QUOIT_OK) goto close_transport;
@@ -78,6 +82,7 @@ close_transport:
 static quoit_status_t open_transports(engine_t *engine)
 {
     const quoit_transport_ops_t *list[REGISTRY_CAPACITY];
+    char lacks[ERROR_TEXT_CAPACITY] = "";
     int count = 0, usable = 0;
     quoit_status_t status = transport_registry_list(list, &count);
     if (status != QUOIT_OK) return status;
@@ -90,9 +95,15 @@ static quoit_status_t open_transports(engine_t *engine)
         }
         /* One that was not asked for by name may be missing; bad settings are an error in any case. */
         if (!automatic || status == QUOIT_ERR_INVALID) return status;
-        if (status != QUOIT_ERR_NOT_FOUND) log_warn("engine", "going on without transport %s: %s", list[i]->name, error_text());
+        size_t length = strlen(lacks);
+        snprintf(lacks + length, sizeof lacks - length, "%s%.300s", length > 0 ? "; " : "", error_text());
+        /* Shared memory is missed only where there are host mates: bootstrap_hosts.c warns, once a job. */
+        if (list[i]->flags & QUOIT_TRANSPORT_MAP)
+            snprintf(engine->map_lack, sizeof engine->map_lack, "%s", error_text());
+        else if (status != QUOIT_ERR_NOT_FOUND)
+            log_warn("engine", "going on without transport %s: %s", list[i]->name, error_text());
     }
-    if (usable == 0 && automatic) return error_set(QUOIT_ERR_NOT_FOUND, "engine: no transport can be used; QUOIT_LOG=info says why for each");
+    if (usable == 0 && automatic) return error_set(QUOIT_ERR_NOT_FOUND, "no transport can be used: %s", lacks);
     for (int i = 0; i < engine->transports; i++) /* its place is fixed from here on */
         if (!engine->map && engine->transport[i].ops->flags & QUOIT_TRANSPORT_MAP) engine->map = &engine->transport[i];
     return QUOIT_OK;
@@ -104,10 +115,16 @@ static void close_transports(engine_t *engine)
     engine->transports = 0;
 }
 
+/* Its own, those of its transports, and some for addresses to listen at. When they are not there, that is told, and not that this or that
+ * transport cannot be used. */
+enum { DESCRIPTORS_AT_ONCE = 24 };
+
 quoit_status_t engine_create(engine_t **result)
 {
     pthread_once(&fork_once, watch_forks);
     quoit_status_t status = settings_load();
+    if (status != QUOIT_OK) return status;
+    status = limits_descriptors(DESCRIPTORS_AT_ONCE, "engine");
     if (status != QUOIT_OK) return status;
     engine_t *engine = calloc(1, sizeof *engine);
     if (!engine) return error_set(QUOIT_ERR_NO_MEMORY, "engine: %zu bytes", sizeof *engine);
@@ -276,11 +293,11 @@ bool engine_start_progress(engine_t *engine)
         int failed = pthread_create(&engine->progress_thread, NULL, engine_progress_main, engine);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         engine->progress_running = !failed;
-        if (failed)
-            log_write_limited("progress", LOG_WARN, "engine", "no progress thread: %s; operations that nobody waits for stand still until a call is made",
-                              strerror(failed));
-        else
-            pthread_setname_np(engine->progress_thread, "quoit");
+        if (failed && !engine->progress_refused)
+            log_write(LOG_WARN, "engine", "no progress thread: %s; operations that nobody waits for stand still until a call is made",
+                      strerror(failed));
+        engine->progress_refused = failed != 0;
+        if (!failed) pthread_setname_np(engine->progress_thread, "quoit");
     }
     bool running = engine->progress_running;
     pthread_mutex_unlock(&engine->mutex);

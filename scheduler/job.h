@@ -27,6 +27,7 @@ typedef struct job_record {
     uint64_t label;             /* hash of setting HOST_LABEL */
     int32_t rank, size, pid;
     uint8_t tls;                /* setting TLS: told to compare it, never to follow it */
+    uint32_t user;              /* effective: processes of different users share no memory */
     machine_t machine;
     char host[JOB_HOST_CAPACITY];
     char version[16];
@@ -49,6 +50,8 @@ typedef struct job {
 
 /** Bootstrap: meet in the store. Blocks within the deadline. Called without owning the engine; enters it as needed. */
 quoit_status_t job_create(engine_t *engine, quoit_store_t *store, int rank, int size, uint64_t deadline, job_t **job);
+/** A rank that could not even make an engine: tell the others through the store. Returns `status`, with this rank named in the text. */
+quoit_status_t job_cannot_begin(quoit_store_t *store, int rank, int size, uint64_t deadline, quoit_status_t status);
 /** One user less; the owner of the engine calls. */
 void job_release(job_t *job);
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 2 };
+enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 3, RECORD_HEADER = 85 };
 
 static uint8_t *put_text(uint8_t *at, const char *text)
 {
@@ -37,7 +37,8 @@ size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capa
     bytes_put64(at + 66, record->machine.cache);
     bytes_put32(at + 74, record->machine.nic_mbps);
     at[78] = record->tls;
-    at += 79;
+    bytes_put32(at + 79, record->user);
+    at += RECORD_HEADER - 2;
     at = put_text(at, record->host);
     at = put_text(at, record->version);
     for (int i = 0; i < record->addresses; i++) {
@@ -68,7 +69,7 @@ static const uint8_t *get_address(const uint8_t *at, const uint8_t *end, job_add
 
 quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *used, job_record_t *record)
 {
-    if (length < 81 || bytes[0] != RECORD_MAGIC)
+    if (length < RECORD_HEADER || bytes[0] != RECORD_MAGIC)
         return error_set(QUOIT_ERR_PROTOCOL, "the store holds %zu bytes that are no record of a rank; is its key used by something else?", length);
     if (bytes[1] != RECORD_VERSION)
         return error_set(QUOIT_ERR_MISMATCH, "a rank's record has version %d, this library's have %d; all ranks must load the same version",
@@ -90,7 +91,8 @@ quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *us
     record->machine.cache = bytes_get64(at + 66);
     record->machine.nic_mbps = bytes_get32(at + 74);
     record->tls = at[78];
-    at = get_text(at + 79, end, record->host, sizeof record->host);
+    record->user = bytes_get32(at + 79);
+    at = get_text(bytes + RECORD_HEADER, end, record->host, sizeof record->host);
     if (at) at = get_text(at, end, record->version, sizeof record->version);
     if (record->addresses > JOB_ADDRESS_CAPACITY) at = NULL;
     for (int i = 0; at && i < record->addresses; i++) at = get_address(at, end, &record->address[i]);

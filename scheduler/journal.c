@@ -2,6 +2,7 @@
 /* Journal: its memory, by pages of which only the used ones exist. See journal.h. */
 #include "scheduler/journal.h"
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "scheduler/engine.h"
 
@@ -32,6 +33,7 @@ _Static_assert(sizeof(journal_entry_t) == 64, "an entry is one cache line");
 /* A memfd that only its owner may open, of a size that nobody can change. -1: none, errno says why. */
 static int make_file(void)
 {
+    if (!limits_file_size(JOURNAL_SIZE)) return -1;
     int fd = memfd_create(JOURNAL_FILE, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return -1;
     if (fchmod(fd, 0600) == 0 && ftruncate(fd, (off_t)JOURNAL_SIZE) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) return fd;
@@ -69,7 +71,7 @@ journal_t *journal_create(quoit_process_id_t process)
     journal->ns = clock_now();
     journal->fd = make_file();
     if (journal->fd < 0) {
-        log_info("journal", "memfd_create: %s; quoit debug cannot see this process", strerror(errno));
+        log_info("journal", "no memory file: %s; quoit debug cannot see this process", strerror(errno));
         return journal;
     }
     void *base = mmap(NULL, JOURNAL_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, journal->fd, 0);

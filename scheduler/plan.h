@@ -189,7 +189,8 @@ int64_t plan_share(const topology_t *topology, plan_algorithm_t algorithm, quoit
 
 /**
  * Choose an algorithm. bytes: of the whole vector (uniform), of the largest block (blocks; for gather and scatter, where not all
- * ranks know it, ignored). map: all ranks of each host share a window. ERR_INVALID when the tuning asks for one that does not fit.
+ * ranks know it, ignored). map: all ranks of each host share a window, as those of a job always do: that makes them
+ * a host. ERR_INVALID when the tuning asks for one that does not fit.
  */
 quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, plan_collective_t collective, uint64_t bytes, bool map,
                            plan_algorithm_t *algorithm, bool *small);

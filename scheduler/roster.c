@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes, little-endian:
- *   roster   magic 2, kind 0 2, size 4, incarnation 8, secret 32, tuning 44, then a record a rank (job.c)
+ *   roster   magic 2, kind 0 2, size 4, incarnation 8, secret 32, tuning 44, then a record a rank (job_record.c)
  *   failure  magic 2, kind 1 2, status 4, count 4, a nonce of 8 for each of `count` ranks, text
- *   refusal  magic 2, kind 2 2, status 4, text (a NUL behind it where the length would be a proof's)
+ *   refusal  magic 2, kind 2 2, status 4, text
  *   hosts    4 a rank
  */
 #include "scheduler/roster.h"
@@ -133,43 +133,50 @@ quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce
     return decode_records(first, end, size, nonce, job, job->record, &mine);
 }
 
-uint8_t *roster_failure_encode(const job_t *job, quoit_status_t status, const char *text, size_t *length)
+uint8_t *roster_failure_encode(const uint64_t *nonce, int size, quoit_status_t status, const char *text, size_t *length)
 {
-    size_t text_length = strlen(text), capacity = FAILURE_HEADER + (size_t)job->size * 8 + text_length;
+    size_t text_length = strlen(text), capacity = FAILURE_HEADER + (size_t)size * 8 + text_length;
     uint8_t *bytes = calloc(1, capacity);
     if (!bytes) return NULL;
     bytes_put16(bytes, MAGIC);
     bytes_put16(bytes + 2, KIND_FAILURE);
     bytes_put32(bytes + 4, (uint32_t)status);
-    bytes_put32(bytes + 8, (uint32_t)job->size);
-    for (int rank = 1; rank < job->size; rank++) bytes_put64(bytes + FAILURE_HEADER + 8 * rank, job->record[rank].nonce);
+    bytes_put32(bytes + 8, (uint32_t)size);
+    for (int rank = 1; rank < size; rank++) bytes_put64(bytes + FAILURE_HEADER + 8 * rank, nonce[rank]);
     memcpy(bytes + capacity - text_length, text, text_length);
     *length = capacity;
     return bytes;
 }
 
-bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id)
+bool roster_is_failure(const uint8_t *bytes, size_t length)
 {
-    bool failed = length >= FAILURE_HEADER && bytes_get16(bytes + 2) == KIND_FAILURE;
-    return failed || (length >= ROSTER_HEADER && bytes_get64(bytes + 8) != id);
+    return length >= FAILURE_HEADER && bytes_get16(bytes) == MAGIC && bytes_get16(bytes + 2) == KIND_FAILURE;
 }
 
-size_t roster_refusal_encode(quoit_status_t status, const char *text, size_t proof_length, uint8_t bytes[ROSTER_REFUSAL_CAPACITY])
+bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id)
 {
-    size_t length = strnlen(text, ROSTER_REFUSAL_CAPACITY - REFUSAL_HEADER - 1);
-    memset(bytes, 0, ROSTER_REFUSAL_CAPACITY);
+    return roster_is_failure(bytes, length) || (length >= ROSTER_HEADER && bytes_get64(bytes + 8) != id);
+}
+
+size_t roster_refusal_encode(quoit_status_t status, const char *text, uint8_t bytes[ROSTER_REFUSAL_CAPACITY])
+{
+    size_t length = strnlen(text, ROSTER_REFUSAL_CAPACITY - REFUSAL_HEADER);
     bytes_put16(bytes, MAGIC);
     bytes_put16(bytes + 2, KIND_REFUSAL);
     bytes_put32(bytes + 4, (uint32_t)status);
     memcpy(bytes + REFUSAL_HEADER, text, length);
-    return REFUSAL_HEADER + length + (REFUSAL_HEADER + length == proof_length);
+    return REFUSAL_HEADER + length;
+}
+
+bool roster_is_refusal(const uint8_t *bytes, size_t length)
+{
+    return length >= REFUSAL_HEADER && bytes_get16(bytes) == MAGIC && bytes_get16(bytes + 2) == KIND_REFUSAL;
 }
 
 quoit_status_t roster_refusal_decode(const uint8_t *bytes, size_t length)
 {
-    if (length < REFUSAL_HEADER || bytes_get16(bytes) != MAGIC || bytes_get16(bytes + 2) != KIND_REFUSAL)
-        return error_set(QUOIT_ERR_PROTOCOL, "%zu bytes that are no proof of who shares its host", length);
-    return take_status((int32_t)bytes_get32(bytes + 4), bytes + REFUSAL_HEADER, length - REFUSAL_HEADER, "it could not join, and did not say why");
+    if (!roster_is_refusal(bytes, length)) return error_set(QUOIT_ERR_PROTOCOL, "%zu bytes that are no word of a failure", length);
+    return take_status((int32_t)bytes_get32(bytes + 4), bytes + REFUSAL_HEADER, length - REFUSAL_HEADER, "a rank could not join, and did not say why");
 }
 
 void roster_hosts_encode(const int *hosts, int size, uint8_t *bytes)

@@ -23,14 +23,16 @@ size_t roster_encode(const job_t *job, uint8_t *bytes);
  */
 quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce, job_t *job);
 
-/** A failure for the ranks from 1 on whose records `job` has. NULL: no memory. To be freed. */
-uint8_t *roster_failure_encode(const job_t *job, quoit_status_t status, const char *text, size_t *length);
+/** A failure for the ranks from 1 on, by their nonces (0: none). NULL: no memory. To be freed. */
+uint8_t *roster_failure_encode(const uint64_t *nonce, int size, quoit_status_t status, const char *text, size_t *length);
+bool roster_is_failure(const uint8_t *bytes, size_t length);
 /** Is it the failure of an attempt, or the roster of another incarnation than `id`? */
 bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id);
 
 enum { ROSTER_REFUSAL_CAPACITY = 1024 };
-/** A rank has failed: in place of its proof of `proof_length` bytes. Returns the length, never that of a proof. */
-size_t roster_refusal_encode(quoit_status_t status, const char *text, size_t proof_length, uint8_t bytes[ROSTER_REFUSAL_CAPACITY]);
+/** A rank has failed: in place of its record or its proof, neither of which begins so. Returns the length. */
+size_t roster_refusal_encode(quoit_status_t status, const char *text, uint8_t bytes[ROSTER_REFUSAL_CAPACITY]);
+bool roster_is_refusal(const uint8_t *bytes, size_t length);
 /** Its status and text; ERR_PROTOCOL when it is none. */
 quoit_status_t roster_refusal_decode(const uint8_t *bytes, size_t length);
 

@@ -2,6 +2,7 @@
 /* Trace: the mapped ring, and what is recorded. See trace.h; the JSON is written by trace_json.c. */
 #include "scheduler/trace.h"
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/comm.h"
@@ -71,7 +72,7 @@ quoit_status_t trace_create(const char *pattern, int rank, trace_t **result)
         status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "trace: %s", trace->partial);
         goto free_trace;
     }
-    int refused = posix_fallocate(fd, 0, (off_t)trace->bytes); /* a full disk is told now, not by SIGBUS later */
+    int refused = limits_file_size(trace->bytes) ? posix_fallocate(fd, 0, (off_t)trace->bytes) : EFBIG; /* a full disk is told now, not by SIGBUS later */
     void *memory = refused ? MAP_FAILED : mmap(NULL, trace->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
         status = error_set_errno(QUOIT_ERR_SYSTEM, refused ? refused : errno, "trace: %zu bytes for %s (QUOIT_TRACE_SIZE)", trace->bytes, trace->partial);

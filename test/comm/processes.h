@@ -30,11 +30,11 @@ class ProcessRank {
 bool is_process_rank();
 int run_role(const std::map<std::string, int (*)(ProcessRank &)> &roles);
 
-// In the parent. What still runs at the end is killed.
+// In the parent. What still runs at the end is killed. networks: for each rank the path of the network namespace that it runs in.
 class Processes {
   public:
     Processes(const std::string &role, const std::vector<int> &host_of, const std::vector<std::string> &arguments = {}, const std::string &store = "",
-              const std::vector<std::string> &environment = {});
+              const std::vector<std::string> &environment = {}, const std::vector<std::string> &networks = {});
     ~Processes();
     Processes(const Processes &) = delete;
     Processes &operator=(const Processes &) = delete;

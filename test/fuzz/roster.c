@@ -69,9 +69,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t what = fuzz_byte(&input) % 5;
     job_record_t records[RANKS];
     job_t job;
+    static const uint64_t nonces[RANKS] = {0, NONCE + 1, NONCE + 2};
     if (what == 0) {
         decode(input.at, fuzz_left(&input));
     } else if (what == 4) {
+        (void)roster_is_refusal(input.at, fuzz_left(&input));
         quoit_status_t status = roster_refusal_decode(input.at, fuzz_left(&input));
         fuzz_check(!fuzz_check_status(status) && status != QUOIT_ERR_AGAIN);
         fuzz_check_text(error_text(), ERROR_TEXT_CAPACITY);
@@ -80,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         size_t length = 0;
         fill(&job, records);
-        uint8_t *bytes = what == 2 ? malloc(roster_capacity(RANKS)) : roster_failure_encode(&job, QUOIT_ERR_MISMATCH, "rank 2 was started for another world", &length);
+        uint8_t *bytes = what == 2 ? malloc(roster_capacity(RANKS)) : roster_failure_encode(nonces, RANKS, QUOIT_ERR_MISMATCH, "rank 2 was started for another world", &length);
         fuzz_check(bytes != NULL);
         if (what == 2) length = roster_encode(&job, bytes);
         size_t cut = fuzz_byte(&input);
@@ -105,14 +107,14 @@ void fuzz_seeds(void)
     bytes[0] = 0;
     fuzz_seed("roster", bytes, 1 + roster_encode(&job, bytes + 1));
     free(bytes);
-    bytes = roster_failure_encode(&job, QUOIT_ERR_TIMEOUT, "1 of 3 ranks did not come", &length);
+    bytes = roster_failure_encode((const uint64_t[RANKS]){0, NONCE + 1, NONCE + 2}, RANKS, QUOIT_ERR_TIMEOUT, "1 of 3 ranks did not come", &length);
     uint8_t failure[256] = {0};
     memcpy(failure + 1, bytes, length);
     fuzz_seed("failure", failure, 1 + length);
     free(bytes);
     uint8_t refusal[1 + ROSTER_REFUSAL_CAPACITY] = {4};
-    length = roster_refusal_encode(QUOIT_ERR_NO_MEMORY, "no memory for its peers", 8 + 23, refusal + 1);
-    fuzz_check(length == 8 + 23 + 1 && roster_refusal_decode(refusal + 1, length) == QUOIT_ERR_NO_MEMORY && strcmp(error_text(), "no memory for its peers") == 0);
+    length = roster_refusal_encode(QUOIT_ERR_NO_MEMORY, "no memory for its peers", refusal + 1);
+    fuzz_check(length == 8 + 23 && roster_is_refusal(refusal + 1, length) && roster_refusal_decode(refusal + 1, length) == QUOIT_ERR_NO_MEMORY && strcmp(error_text(), "no memory for its peers") == 0);
     fuzz_seed("refusal", refusal, 1 + length);
     uint8_t list[1 + 4 * RANKS] = {1};
     roster_hosts_encode((const int[RANKS]){0, 0, 2}, RANKS, list + 1);

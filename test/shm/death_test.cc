@@ -133,7 +133,7 @@ TEST(ShmDeath, KilledWhileWeSleep)
     Peer peer(parent, serve);
     ASSERT_NO_FATAL_FAILURE(peer.join());
     std::thread killer([&] {
-        usleep(50000);
+        EXPECT_TRUE(wait_until([&] { return is_asleep(parent.ops, parent.transport); }));
         peer.child.kill_now();
     });
     uint64_t deadline = clock_deadline(5000);

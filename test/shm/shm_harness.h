@@ -27,6 +27,7 @@ extern "C" {
 #include "base/status.h"
 #include "transport/registry.h"
 #include "transport/shm/shm_header.h"
+#include "transport/shm/shm_header.h"
 #include "transport/shm/shm_info.h"
 }
 
@@ -205,6 +206,23 @@ class Child {
     }
     pid_t pid;
 };
+
+/** Until `done`, looked at every millisecond; false at the limit. For what another thread or process brings about. */
+inline bool wait_until(const std::function<bool()> &done, int limit_ms = LIMIT_MS)
+{
+    for (uint64_t deadline = clock_deadline(limit_ms); !done(); usleep(1000))
+        if (clock_left_ms(deadline) == 0) return false;
+    return true;
+}
+
+/** Does the engine say that it sleeps (between arm and disarm)? Any thread. */
+inline bool is_asleep(const quoit_transport_ops_t &ops, quoit_transport_t *transport)
+{
+    void *root = nullptr;
+    if (ops.share_root(transport, &root) != QUOIT_OK) return false;
+    auto *header = reinterpret_cast<shm_header_t *>(static_cast<unsigned char *>(root) - SHM_HEADER_SIZE);
+    return __atomic_load_n(&header->asleep, __ATOMIC_ACQUIRE) != 0;
+}
 
 /** One-way exchange of bytes between parent and child. */
 struct Channel {

@@ -126,7 +126,7 @@ TEST(ShmSleep, ConnectionsAreMadeFromSleep)
     b.trust();
     quoit_endpoint_t *ab, *ba;
     std::thread other([&] {
-        usleep(20000);
+        EXPECT_TRUE(wait_until([&] { return is_asleep(a.ops, a.transport); }));
         ASSERT_EQ(b.connect(a.id, a.address, &ba), QUOIT_OK);
         ASSERT_TRUE(sleep_until(b, [&] { return b.ops.endpoint_status(ba) != QUOIT_IN_PROGRESS; }));
         EXPECT_EQ(b.ops.endpoint_status(ba), QUOIT_OK) << error_text();

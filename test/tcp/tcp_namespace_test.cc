@@ -127,7 +127,10 @@ TEST_F(TcpNamespace, LinkLocalAddressesWorkWhereTheInterfaceIsNamed)
 {
     ASSERT_TRUE(shell("ip -n " + left + " addr flush dev q0 scope global") && shell("ip -n " + right + " addr flush dev q0 scope global"));
     for (auto &host : {left, right}) shell("ip netns exec " + host + " sysctl -q net.ipv6.conf.q0.accept_dad=0");
-    usleep(2500000); /* until the address is no longer tentative */
+    for (auto &host : {left, right}) {
+        auto begin = Clock::now();
+        while (!shell("test -z \"$(ip -n " + host + " -6 addr show dev q0 tentative)\"") && elapsed_ms(begin) < 5000) usleep(20000);
+    }
     Node a(1, {{"INTERFACE", "q0"}, {"IP_FAMILY", "6"}}, TCP_TIMES_DEFAULT, at_left),
         b(2, {{"INTERFACE", "q0"}, {"IP_FAMILY", "6"}}, TCP_TIMES_DEFAULT, at_right);
     if (a.open_status != QUOIT_OK || b.open_status != QUOIT_OK) GTEST_SKIP() << "no IPv6 here: " << a.open_text << b.open_text;

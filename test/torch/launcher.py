@@ -224,6 +224,15 @@ def directory() -> Path:
     return Path(os.environ["TEST_DIRECTORY"])
 
 
+def meet(what: str, rank: int, size: int) -> None:
+    """In a rank: return once all have called it, and so left what they did before. By files: an abort may follow at once."""
+    (directory() / f"{what}{rank}").touch()
+    end = time.monotonic() + 30 * SLOW
+    while not all((directory() / f"{what}{other}").exists() for other in range(size)):
+        assert time.monotonic() < end, f"not all ranks came to {what}"
+        time.sleep(0.005)
+
+
 def message_of(call: Callable[[], Any], kind: type = Exception) -> str:
     """In a rank: the text of the exception that `call` must raise, which must be a `kind`."""
     try:

@@ -219,15 +219,21 @@ def test_device_mesh():
 
 
 def test_torchrun(tmp_path: Path):
+    """A rank is killed; torchrun starts all anew, with the same port, and they meet again."""
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys; sys.path.insert(0, {str(HERE)!r})\n"
+        f"import os, signal, sys; sys.path.insert(0, {str(HERE)!r})\n"
         "import torch.distributed as dist, quoit, test_groups\n"
         "dist.init_process_group('quoit')\n"
         "test_groups.check()\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    print('first')\n"
+        "    if dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    dist.barrier()\n"
         "dist.destroy_process_group()\n"
         "print('passed')\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", str(script)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", f"--master-port={free_port()}", str(script)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.count("passed") == 2, done.stdout[-3000:]
+    assert done.stdout.count("first") >= 1, done.stdout[-3000:]

@@ -13,7 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launcher import directory, message_of, run, start
+import quoit
+from launcher import directory, meet, message_of, run, start
 
 SECONDS = lambda n: datetime.timedelta(seconds=n)  # noqa: E731
 
@@ -41,8 +42,6 @@ def tcp_sockets():
 def worker_no_sockets(rank, size):
     """On one host nothing is connected over TCP; with shm alone there is not even a listener, so nobody else made one."""
     import json
-
-    import quoit
 
     transport = os.environ.get("QUOIT_TRANSPORT", "auto")
 
@@ -96,11 +95,20 @@ def worker_shutdown_with_works(rank, size):
     dist.barrier()
 
 
+def running(group):
+    """Wait until an operation of the group runs: its thread is about to wait for it, or does."""
+    end = time.monotonic() + 30
+    while not any(operation["status"] == "running" for operation in quoit.history(group)):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def worker_shutdown_wakes(rank, size):
     """A thread that is blocked in an operation nobody will join is freed by shutdown and by abort."""
     for name in ("shutdown", "abort"):
         group = dist.new_group()
         dist.barrier(group)
+        meet(name, rank, size)
         if rank == 0:
             errors = []
 
@@ -109,7 +117,7 @@ def worker_shutdown_wakes(rank, size):
 
             thread = threading.Thread(target=blocked)
             thread.start()
-            time.sleep(0.3)
+            running(group)
             getattr(group, name)()
             thread.join(30)
             assert not thread.is_alive() and errors, f"{name} did not wake the waiter"
@@ -120,8 +128,8 @@ def worker_abort_reaches_all(rank, size):
     group = dist.new_group(timeout=SECONDS(60))
     dist.barrier(group)
     begin = time.monotonic()
+    meet("barrier", rank, size)
     if rank == 0:
-        time.sleep(0.5)
         group.abort()
     else:
         text = message_of(lambda: dist.all_reduce(torch.ones(3), group=group), dist.DistBackendError)

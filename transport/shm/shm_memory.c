@@ -28,7 +28,7 @@ static quoit_status_t make_memfd(int *fd)
     int made = memfd_create("quoit-arena", flags | MFD_NOEXEC_SEAL);
     if (made < 0 && errno == EINVAL) made = memfd_create("quoit-arena", flags); /* Linux before 6.3 */
     if (made < 0 && (errno == EMFILE || errno == ENFILE)) {
-        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "shm: no descriptor left for shared memory; raise 'ulimit -n'");
+        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "shm: no descriptor left for shared memory");
     }
     if (made < 0) {
         return error_set_errno(QUOIT_ERR_NOT_FOUND, errno, "shm: this system allows no memfd_create (old kernel or a seccomp filter)");

@@ -10,6 +10,8 @@
  */
 #include "transport/tcp/tcp.h"
 
+#include "base/forked.h"
+
 #include <errno.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
@@ -42,6 +44,7 @@ tcp_socket_t *tcp_socket_create(tcp_transport_t *transport, tcp_kind_t kind, int
         error_set_errno(QUOIT_ERR_SYSTEM, errno, "tcp: cannot watch a socket");
         goto free_socket;
     }
+    forked_close(fd);
     return socket;
 
 free_socket:
@@ -62,9 +65,11 @@ static void free_handshake(tcp_socket_t *socket)
 void tcp_socket_destroy(tcp_socket_t *socket)
 {
     if (socket == NULL || socket->kind == TCP_DEAD) return;
-    /* A forked child may hold the same open file, which would stay in the epoll set after close(). */
-    epoll_ctl(socket->transport->epoll, EPOLL_CTL_DEL, socket->fd, NULL);
-    close(socket->fd);
+    /* A child that was forked a moment ago may hold the same open file, which would stay in the epoll set after close(). */
+    if (forked_keep(socket->fd)) {
+        epoll_ctl(socket->transport->epoll, EPOLL_CTL_DEL, socket->fd, NULL);
+        close(socket->fd);
+    }
     tls_session_destroy(socket->tls);
     socket->tls = NULL;
     socket->fd = -1;

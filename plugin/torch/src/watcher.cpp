@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include <c10/util/thread_name.h>
@@ -48,8 +49,9 @@ bool Watcher::watch(c10::intrusive_ptr<QuoitWork> work)
     std::lock_guard<std::mutex> lock(mutex_);
     if (stopped_)
         return false;
+    if (!start_if_needed())
+        return false;
     works_.push_back(std::move(work));
-    start_if_needed();
     return true;
 }
 
@@ -61,13 +63,19 @@ void Watcher::watch(c10::intrusive_ptr<Communicator> comm)
     start_if_needed();
 }
 
-void Watcher::start_if_needed()
+bool Watcher::start_if_needed()
 {
     if (!stopped_ && threads_ == in_callbacks_) {
-        threads_++;
-        std::thread([this] { run(); }).detach();
+        threads_++; /* the new one looks at it as soon as it has the lock */
+        try {
+            std::thread([this] { run(); }).detach();
+        } catch (const std::system_error &) { /* the system gives no thread: whoever wants one waits itself */
+            threads_--;
+            return false;
+        }
     }
     wake_.notify_one();
+    return true;
 }
 
 void Watcher::stop()

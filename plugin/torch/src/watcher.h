@@ -23,7 +23,7 @@ public:
     /** The process's own; a forked child gets a new one. */
     static Watcher &get();
 
-    /** Sees to it that `work` ends. False after stop(): the caller has to wait for it. */
+    /** Sees to it that `work` ends. False after stop(), and when the system gives no thread: the caller has to wait for it. */
     bool watch(c10::intrusive_ptr<QuoitWork> work);
     /** Sees to it that adopted flights of `comm` end. */
     void watch(c10::intrusive_ptr<Communicator> comm);
@@ -39,7 +39,7 @@ public:
     };
 
 private:
-    void start_if_needed(); /* under mutex_ */
+    bool start_if_needed(); /* under mutex_; false: the system gives no thread */
     void run();
     void look(std::vector<c10::intrusive_ptr<QuoitWork>> works, std::vector<c10::intrusive_ptr<Communicator>> comms, int slice_ms);
 

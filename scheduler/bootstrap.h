@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_failure.c (word of a failure). */
+#ifndef QUOIT_SCHEDULER_BOOTSTRAP_H
+#define QUOIT_SCHEDULER_BOOTSTRAP_H
+
+#include "base/store.h"
+#include "scheduler/job_internal.h"
+
+enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96 };
+
+/** One rank's attempt to become a member of a job. */
+typedef struct attempt {
+    engine_t *engine;
+    quoit_store_t *store;
+    int rank, size;
+    uint64_t deadline;
+    job_record_t own;
+    job_t *job;
+    bool told;        /* the error came from the store: the others know */
+    bool rank_failed; /* the newest look at a record found word of that rank's failure instead */
+} attempt_t;
+
+/* bootstrap.c */
+
+quoit_status_t bootstrap_set(attempt_t *attempt, const char *key, const void *value, size_t length);
+/** Wait at most `limit_ms` (negative: no such limit), and not past the deadline. ERR_TIMEOUT when the key did not come. */
+quoit_status_t bootstrap_get(attempt_t *attempt, const char *key, int limit_ms, void **value, size_t *length);
+bool bootstrap_is_over(const attempt_t *attempt);
+/** A rank's record; the failure it tells of instead is the error, with rank_failed set. */
+quoit_status_t bootstrap_get_record(attempt_t *attempt, int rank, int limit_ms, job_record_t *record);
+/** A peer for a rank of the roster, with one more user. Only for the engine's owner. */
+quoit_status_t bootstrap_take_peer(job_t *job, int rank, peer_t **peer);
+/** ERR_TIMEOUT with the ranks whose `prefix`<rank> is not in the store. */
+quoit_status_t bootstrap_tell_missing(attempt_t *attempt, const char *prefix, const char *what);
+
+/* bootstrap_hosts.c */
+
+/** Try to attach the memory of all that may be host mates, and publish which it could, and why others not. */
+quoit_status_t bootstrap_prove_hosts(attempt_t *attempt);
+/** Rank 0: collect the proofs and publish the hosts. Others: wait for the hosts. ERR_AGAIN: a rank started anew. */
+quoit_status_t bootstrap_settle_hosts(attempt_t *attempt);
+quoit_status_t bootstrap_await_hosts(attempt_t *attempt);
+/** Key of a rank's proof. */
+void bootstrap_proof_key(const attempt_t *attempt, int rank, char key[PROOF_KEY]);
+/** Let go of the memory of processes that turned out to live elsewhere. */
+void bootstrap_keep_host_mates(attempt_t *attempt);
+
+/* bootstrap_failure.c */
+
+/** The attempt has failed with `status` and the newest error text: tell the others what they do not know. The text names this rank then. */
+quoit_status_t bootstrap_tell_failure(attempt_t *attempt, quoit_status_t status);
+
+#endif

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bootstrap: who shares a host. Each rank tries to attach the memory of those on its kernel, and publishes for which it worked, and
+ * why not for the first of the others. Rank 0 joins to hosts the ranks for which it worked both ways. So a rank that lacks something
+ * (memfd_create, address space, descriptors, a namespace in common) counts as another host to all, and edges to it use the network.
+ * What two ranks on one machine are kept from by accident is told in one warning of rank 0's, with the cause.
+ */
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/settings.h"
+#include "scheduler/bootstrap.h"
+#include "scheduler/roster.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Why a rank shares no memory with some other; of two reasons the higher tells more. */
+typedef enum lack_kind {
+    LACK_NONE,
+    LACK_BROKEN, /* the other side gave up, and knows why */
+    LACK_PEER,   /* it did not work with that peer */
+    LACK_OWN,    /* this process can share no memory */
+    LACK_CHOSEN  /* settings leave shared memory out */
+} lack_kind_t;
+
+enum { LACK_TEXT = 300 };
+
+typedef struct lack {
+    lack_kind_t kind;
+    char text[LACK_TEXT + 1];
+} lack_t;
+
+/* ------------------------------------------------------------------ proofs */
+
+static bool on_one_machine(const job_t *job, int a, int b)
+{
+    return job->record[a].kernel == job->record[b].kernel && job->record[a].label == job->record[b].label;
+}
+
+static bool may_share_host(const job_t *job, int rank)
+{
+    return rank != job->rank && on_one_machine(job, job->rank, rank) && job->record[rank].user == job->record[job->rank].user;
+}
+
+static void note_lack(lack_t *lack, lack_kind_t kind, const char *text)
+{
+    if (lack->kind >= kind) return;
+    lack->kind = kind;
+    snprintf(lack->text, sizeof lack->text, "%s", text);
+}
+
+static void note_other_users(const job_t *job, lack_t *lack)
+{
+    for (int rank = 0; rank < job->rank; rank++) {
+        char text[LACK_TEXT];
+        if (!on_one_machine(job, job->rank, rank) || may_share_host(job, rank)) continue;
+        snprintf(text, sizeof text, "it runs as user %u, rank %d as user %u, and memory is shared inside one user only; start all ranks of a machine as one user",
+                 job->record[job->rank].user, rank, job->record[rank].user);
+        note_lack(lack, LACK_PEER, text);
+        return;
+    }
+}
+
+/* Connect to the memory of all that may be host mates, anew to one whose goodbye to an earlier job has only just come. */
+static quoit_status_t reach_mates(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    quoit_status_t status = QUOIT_OK;
+    for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
+        peer_t *peer = job->peer[rank];
+        if (peer->left) {
+            status = bootstrap_take_peer(job, rank, &job->peer[rank]);
+            if (status == QUOIT_OK) engine_peer_release(peer);
+        }
+        if (status != QUOIT_OK || !may_share_host(job, rank) || job->peer[rank]->map) continue;
+        int timeout_ms = (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), left = clock_left_ms(attempt->deadline);
+        status = job_connect(job, rank, job->engine->map, left >= 0 && left < timeout_ms ? left : timeout_ms, &job->peer[rank]->map);
+        if (status == QUOIT_ERR_NOT_FOUND) status = QUOIT_OK; /* it offers no shared memory */
+    }
+    return status;
+}
+
+/* Drive the connections until each stands or has failed. */
+static quoit_status_t await_mates(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    engine_t *engine = attempt->engine;
+    quoit_status_t status = reach_mates(attempt);
+    bool pending = status == QUOIT_OK;
+    while (pending && !bootstrap_is_over(attempt)) {
+        bool moved = engine_poll(engine);
+        status = reach_mates(attempt);
+        pending = false;
+        for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
+            quoit_endpoint_t *endpoint = job->peer[rank]->map;
+            pending |= endpoint && endpoint->transport->ops->endpoint_status(endpoint) == QUOIT_IN_PROGRESS;
+        }
+        if (pending && !moved) {
+            struct pollfd ready = {.fd = engine->epoll, .events = POLLIN};
+            poll(&ready, 1, 5);
+        }
+    }
+    return status;
+}
+
+/* proven is set where it worked; *lack tells why not for one of the others. */
+static quoit_status_t try_mates(attempt_t *attempt, lack_t *lack)
+{
+    job_t *job = attempt->job;
+    engine_t *engine = attempt->engine;
+    if (!engine->map) {
+        note_lack(lack, engine->map_lack[0] ? LACK_OWN : LACK_CHOSEN, engine->map_lack);
+        return QUOIT_OK;
+    }
+    engine_enter(engine);
+    quoit_status_t status = await_mates(attempt);
+    for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
+        peer_t *peer = job->peer[rank];
+        if (!peer->map) continue;
+        quoit_status_t found = peer->map->transport->ops->endpoint_status(peer->map);
+        peer->proven = found == QUOIT_OK;
+        if (peer->proven) continue;
+        log_info("bootstrap", "%s is not on this host: %s", peer->name, error_text());
+        note_lack(lack, found == QUOIT_ERR_PEER ? LACK_BROKEN : LACK_PEER, error_text());
+    }
+    note_other_users(job, lack);
+    engine_leave(engine);
+    return status;
+}
+
+void bootstrap_proof_key(const attempt_t *attempt, int rank, char key[PROOF_KEY])
+{
+    snprintf(key, PROOF_KEY, "quoit/proof/%016llx/%d", (unsigned long long)attempt->job->id, rank);
+}
+
+/* A proof: a bit a rank, the kind of a lack, its text; behind a zero, for a refusal may stand in its place. */
+static quoit_status_t publish_proof(attempt_t *attempt, const lack_t *lack)
+{
+    job_t *job = attempt->job;
+    size_t length = ((size_t)job->size + 7) / 8, text = strlen(lack->text);
+    uint8_t *bytes = calloc(1, 1 + length + 1 + text), *bits = bytes + 1;
+    if (!bytes) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: %zu bytes", length);
+    bits[length] = (uint8_t)lack->kind;
+    memcpy(bits + length + 1, lack->text, text);
+    for (int rank = 0; rank < job->size; rank++)
+        if (job->peer[rank]->proven) bits[rank / 8] |= (uint8_t)(1 << rank % 8);
+    char key[PROOF_KEY];
+    bootstrap_proof_key(attempt, attempt->rank, key);
+    quoit_status_t status = bootstrap_set(attempt, key, bytes, 1 + length + 1 + text);
+    free(bytes);
+    return status;
+}
+
+static int smaller(int a, int b) { return a < b ? a : b; }
+
+/*
+ * Descriptors that connecting the ranks takes: inside a host a socket, a doorbell and a pidfd each, and two more on the way there;
+ * between hosts the sockets of those whom collectives join, while all addresses are tried at once.
+ */
+static quoit_status_t check_descriptors(const attempt_t *attempt)
+{
+    enum { MATE = 5, MATE_OF_MANY = 4, MANY = 32, ADDRESSES = 4 };
+    const job_t *job = attempt->job;
+    int mates = 0, joined = 2;
+    for (int rank = 0; rank < job->size && attempt->engine->map; rank++) mates += may_share_host(job, rank);
+    for (int reach = 1; reach < job->size; reach *= 2) joined += 2;
+    int far = smaller(job->size - 1 - mates, joined) * ((int)setting_int(SETTING_TCP_SOCKETS) + ADDRESSES);
+    return limits_descriptors(smaller(mates * MATE, mates * MATE_OF_MANY + MANY) + far, "connecting the ranks");
+}
+
+quoit_status_t bootstrap_prove_hosts(attempt_t *attempt)
+{
+    lack_t lack = {.kind = LACK_NONE};
+    quoit_status_t status = check_descriptors(attempt);
+    if (status == QUOIT_OK) status = try_mates(attempt, &lack);
+    return status == QUOIT_OK ? publish_proof(attempt, &lack) : status;
+}
+
+/* ------------------------------------------------------------------ rank 0: hosts */
+
+static bool proves(const uint8_t *bits, size_t length, int from, int to)
+{
+    return bits[(size_t)from * length + (size_t)to / 8] >> to % 8 & 1;
+}
+
+/* A rank joins the first host all of whose ranks it shares memory with, both ways. */
+static void partition(job_t *job, const uint8_t *bits, size_t length)
+{
+    for (int rank = 0; rank < job->size; rank++) {
+        job->host[rank] = rank;
+        for (int first = 0; first < rank; first++) {
+            if (job->host[first] != first) continue;
+            bool all = true;
+            for (int other = first; other < rank && all; other++)
+                if (job->host[other] == first) all = proves(bits, length, rank, other) && proves(bits, length, other, rank);
+            if (!all) continue;
+            job->host[rank] = first;
+            break;
+        }
+    }
+}
+
+/* Of the ranks that are on one machine, but not one host, the one that tells most; -1 when settings wanted it so, or there are none. */
+static int find_lack(const job_t *job, const lack_t *lack, int *other)
+{
+    int found = -1;
+    for (int rank = 0; rank < job->size; rank++) {
+        for (int first = 0; first < rank; first++) {
+            if (job->host[first] != first || job->host[rank] == first || !on_one_machine(job, first, rank)) continue;
+            if (lack[first].kind == LACK_CHOSEN || lack[rank].kind == LACK_CHOSEN) continue;
+            int who = lack[rank].kind > lack[first].kind ? rank : first;
+            if (found >= 0 && lack[who].kind <= lack[found].kind) continue;
+            found = who;
+            *other = who == rank ? first : rank;
+        }
+    }
+    return found;
+}
+
+static void warn_of_lack(const job_t *job, const lack_t *lack)
+{
+    int other = -1, rank = find_lack(job, lack, &other);
+    if (rank < 0) return;
+    log_warn("bootstrap", "%s and rank %d are on one machine but share no memory: what they exchange goes over the network, which is slower. %s: %s. "
+             "Where that is meant, give each its own QUOIT_HOST_LABEL",
+             job->peer[rank]->name, other, job->peer[rank]->name, lack[rank].text[0] ? lack[rank].text : "the connection ended");
+}
+
+static void read_lack(const uint8_t *bytes, size_t length, lack_t *lack)
+{
+    size_t text = length - 1 < LACK_TEXT ? length - 1 : LACK_TEXT;
+    lack->kind = bytes[0] <= LACK_CHOSEN ? (lack_kind_t)bytes[0] : LACK_NONE;
+    memcpy(lack->text, bytes + 1, text);
+    lack->text[text] = '\0';
+}
+
+/* Has a rank started anew since its record was read, or failed? */
+static bool has_changed(attempt_t *attempt, int rank)
+{
+    job_record_t record;
+    quoit_status_t status = bootstrap_get_record(attempt, rank, 1, &record);
+    return attempt->rank_failed || (status == QUOIT_OK && record.nonce != attempt->job->record[rank].nonce);
+}
+
+/* Many ranks may wait for long: look less and less often. */
+static int look_later(int pause_ms) { return pause_ms * 2 < LOOK_AGAIN_MS ? pause_ms * 2 : LOOK_AGAIN_MS; }
+
+/* One rank's proof. ERR_AGAIN: it started anew. */
+static quoit_status_t collect_proof(attempt_t *attempt, int rank, uint8_t *bits, size_t length, lack_t *lack)
+{
+    char prefix[64], key[PROOF_KEY];
+    void *value = NULL;
+    size_t got = 0;
+    quoit_status_t status;
+    snprintf(prefix, sizeof prefix, "quoit/proof/%016llx/", (unsigned long long)attempt->job->id);
+    bootstrap_proof_key(attempt, rank, key);
+    int pause_ms = LOOK_AGAIN_FIRST_MS;
+    while ((status = bootstrap_get(attempt, key, pause_ms, &value, &got)) == QUOIT_ERR_TIMEOUT) {
+        pause_ms = look_later(pause_ms);
+        if (has_changed(attempt, rank)) return QUOIT_ERR_AGAIN;
+        if (bootstrap_is_over(attempt)) return bootstrap_tell_missing(attempt, prefix, "came but did not go on");
+    }
+    if (status == QUOIT_OK && roster_is_refusal(value, got)) {
+        attempt->rank_failed = true;
+        status = roster_refusal_decode(value, got);
+    }
+    if (status == QUOIT_OK && (got < length + 2 || got > length + 2 + LACK_TEXT || *(uint8_t *)value != 0))
+        status = error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the store holds %zu bytes that are no proof of rank %d", got, rank);
+    if (status == QUOIT_OK) {
+        memcpy(bits, (uint8_t *)value + 1, length);
+        read_lack((uint8_t *)value + 1 + length, got - 1 - length, lack);
+    }
+    free(value);
+    return status;
+}
+
+quoit_status_t bootstrap_settle_hosts(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    size_t length = ((size_t)job->size + 7) / 8;
+    uint8_t *bits = calloc((size_t)job->size, length), *hosts = malloc((size_t)job->size * 4);
+    lack_t *lack = calloc((size_t)job->size, sizeof *lack);
+    quoit_status_t status = bits && hosts && lack ? QUOIT_OK : error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: proofs of %d ranks", job->size);
+    for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++)
+        status = collect_proof(attempt, rank, bits + (size_t)rank * length, length, &lack[rank]);
+    if (status == QUOIT_OK) {
+        char key[96];
+        partition(job, bits, length);
+        roster_hosts_encode(job->host, job->size, hosts);
+        snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
+        status = bootstrap_set(attempt, key, hosts, (size_t)job->size * 4);
+    }
+    if (status == QUOIT_OK) warn_of_lack(job, lack);
+    free(lack);
+    free(hosts);
+    free(bits);
+    return status;
+}
+
+/* ------------------------------------------------------------------ the others: hosts */
+
+/* ERR_AGAIN: rank 0 has published another roster. */
+quoit_status_t bootstrap_await_hosts(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    char key[96];
+    snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
+    for (int pause_ms = LOOK_AGAIN_FIRST_MS;; pause_ms = look_later(pause_ms)) {
+        void *value = NULL;
+        size_t length = 0;
+        quoit_status_t status = bootstrap_get(attempt, key, pause_ms, &value, &length);
+        if (status == QUOIT_OK) status = roster_hosts_decode(value, length, job->size, job->host);
+        free(value);
+        if (status != QUOIT_ERR_TIMEOUT) return status;
+        if (bootstrap_is_over(attempt))
+            return error_set(QUOIT_ERR_TIMEOUT, "timed out: rank 0 still waits for other ranks at %s; rank %d waited for it",
+                             store_description(attempt->store), attempt->rank);
+        uint64_t id = job->id;
+        if (bootstrap_get(attempt, "quoit/roster", 1, &value, &length) != QUOIT_OK) continue;
+        bool other = roster_is_other(value, length, id);
+        free(value);
+        if (other) return QUOIT_ERR_AGAIN;
+    }
+}
+
+void bootstrap_keep_host_mates(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    engine_t *engine = attempt->engine;
+    engine_enter(engine);
+    int mates = 0, kernel_mates = 0;
+    for (int rank = 0; rank < job->size; rank++) {
+        peer_t *peer = job->peer[rank];
+        bool mate = job->host[rank] == job->host[job->rank];
+        mates += mate;
+        kernel_mates += job->record[rank].kernel == job->record[job->rank].kernel;
+        if (!peer->map || mate || peer->users > 1) continue; /* another job's, or a window's that is not yet gone */
+        peer->map->transport->ops->disconnect(peer->map);
+        peer->map = NULL;
+    }
+    if (kernel_mates > engine->host_ranks) engine->host_ranks = kernel_mates;
+    engine->spin = engine->host_ranks <= job->record[job->rank].machine.cores;
+    engine_leave(engine);
+    log_info("bootstrap", "rank %d of %d on %s, with %d ranks on this host", job->rank, job->size, log_host(), mates);
+}

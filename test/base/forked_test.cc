@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A forked child closes what was marked, and nothing else; the parent keeps all.
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern "C" {
+#include "base/forked.h"
+}
+
+namespace {
+
+bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+
+TEST(Forked, ChildrenCloseWhatIsMarked)
+{
+    int marked = dup(0), plain = dup(0), high = fcntl(0, F_DUPFD, 500), unmarked = dup(0);
+    for (int fd : {marked, high, unmarked}) forked_close(fd);
+    EXPECT_TRUE(forked_keep(unmarked));
+    pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        int bad = is_open(marked) | is_open(high) << 1 | !is_open(plain) << 2 | !is_open(unmarked) << 3;
+        int again = dup(0); /* takes the number of one that was closed */
+        bad |= (again != marked) << 4 | forked_keep(marked) << 5 | forked_keep(high) << 6;
+        _exit(bad);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "bits say what was wrong";
+    for (int fd : {marked, high, plain, unmarked}) EXPECT_TRUE(is_open(fd)) << fd;
+    EXPECT_TRUE(forked_keep(marked));
+    EXPECT_TRUE(forked_keep(high));
+    for (int fd : {marked, high, plain, unmarked}) close(fd);
+}
+
+} // namespace
