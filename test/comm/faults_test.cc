@@ -102,9 +102,15 @@ INSTANTIATE_TEST_SUITE_P(All, Deaths,
 int role_busy(ProcessRank &self)
 {
     if (self.create(60000) != QUOIT_OK) return 1;
+    const size_t most = 300000;
+    void *shared = nullptr; /* some ranks' input is read where it lies */
+    if (self.rank != 1 && quoit_memory_alloc(self.comm, most * sizeof(float), &shared) != QUOIT_OK) return 1;
+    std::vector<float> recv(most);
     self.say("ready");
     for (;;) {
-        quoit_status_t status = allreduce(self.comm, 1 + static_cast<size_t>(rand()) % 300000);
+        size_t count = 1 + static_cast<size_t>(rand()) % most;
+        quoit_status_t status = shared ? quoit_allreduce(self.comm, shared, recv.data(), count, QUOIT_F32, QUOIT_SUM, nullptr, nullptr)
+                                       : allreduce(self.comm, count);
         if (status == QUOIT_OK) continue;
         report(self, "ended", status);
         return 0;
