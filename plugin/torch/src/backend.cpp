@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include "errors.h"
@@ -167,6 +169,26 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::split(const c10::intrusive_
                                                         store, id_ + "/" + own->group_name + "." + std::to_string(number), own);
     group->adoptParent(communicator(), ranks);
     return group;
+}
+
+/* ---------------------------------------------------------------- memory */
+
+at::Tensor ProcessGroupQuoit::allocateTensor(long size, at::TensorOptions options)
+{
+    TORCH_CHECK_VALUE(size >= 0, "quoit: allocate_tensor of ", size, " elements");
+    TORCH_CHECK_NOT_IMPLEMENTED(options.device().is_cpu(), "quoit: allocate_tensor is for the CPU, not for ", options.device());
+    const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
+    if (bytes == 0)
+        return at::empty({size}, options);
+    WithoutGil nogil;
+    Communicator::Use use(*communicator(), Communicator::Use::kNew);
+    if (!use)
+        throw_error(QUOIT_ERR_CLOSED, "allocate_tensor", "the process group was destroyed");
+    void *memory = nullptr;
+    const quoit_status_t status = quoit_memory_alloc(use.comm(), bytes, &memory);
+    if (status != QUOIT_OK)
+        throw_error(status, "allocate_tensor", quoit_last_error());
+    return at::from_blob(memory, {size}, quoit_memory_free, options);
 }
 
 c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::shrink(std::optional<milliseconds> timeout, std::vector<int> &members)

@@ -61,6 +61,10 @@ public:
     c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
 
+    /** Tensors of the CPU in memory that the ranks of this host read where it lies; ordinary memory where there is none to share. */
+    at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;
+    bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; } /* a CPU has no index */
+
     /** `hook` is told of each operation's end by whichever thread ended it. One a group. */
     void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) override;
     /** Until all operations begun so far have ended, and the hook was told of them. */
