@@ -237,3 +237,56 @@ def test_torchrun(tmp_path: Path):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.count("passed") == 2, done.stdout[-3000:]
     assert done.stdout.count("first") >= 1, done.stdout[-3000:]
+
+
+def worker_merge(rank, size):
+    """Two groups of two become one of four; that one works, and so do the old ones."""
+    import quoit
+
+    half = argument()  # "split": halves of one job; "apart": jobs that know nothing of each other
+    if half == "apart":
+        job = rank // 2
+        store = dist.FileStore(str(directory() / f"job{job}"), 2)
+        dist.init_process_group("quoit", store=store, rank=rank % 2, world_size=2)
+        mine = dist.distributed_c10d._get_default_group()
+    else:
+        dist.init_process_group("quoit")
+        mine = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    timeout = datetime.timedelta(seconds=40)
+    merged = mine.merge_remote_group(dist.FileStore(str(directory() / "merge"), 4), 4, timeout, "both")
+    assert merged.size() == 4 and merged.group_name == "both"
+    backend = merged._get_backend(torch.device("cpu"))
+    assert backend.name() == "quoit" and backend.options.timeout == timeout and isinstance(backend, quoit.ProcessGroupQuoit)
+    for count in (3, 100000):
+        tensor = torch.full((count,), float(merged.rank() + 1))
+        merged.allreduce([tensor]).wait()
+        assert tensor.eq(10).all(), tensor
+        tensor = torch.full((count,), float(rank))
+        mine.allreduce([tensor]).wait()
+        assert tensor.eq(1 if rank < 2 else 5).all(), tensor
+    merged.barrier().wait()
+    found = merged.rank()
+    merged.shutdown()
+    tensor = torch.ones(7)
+    mine.allreduce([tensor]).wait()
+    assert tensor.eq(2).all()
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.parametrize("half", ["split", "apart"])
+def test_merge(half):
+    assert sorted(run(4, worker_merge, backend=None, argument=half)) == [0, 1, 2, 3]
+
+
+def worker_merge_alone(rank, size):
+    """The other group never comes: an error in time, that says who is missing."""
+    group = dist.distributed_c10d._get_default_group()
+    store = dist.FileStore(str(directory() / "merge"), 4)
+    text = message_of(lambda: group.merge_remote_group(store, 4, datetime.timedelta(seconds=1), "both"), dist.DistNetworkError)
+    assert "creating group both" in text and "2 of 4 ranks did not come" in text, text
+    check()
+
+
+def test_merge_without_the_other():
+    run(2, worker_merge_alone)

@@ -11,6 +11,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "errors.h"
 #include "interpreter.h"
@@ -168,6 +169,23 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::split(const c10::intrusive_
     auto group = c10::make_intrusive<ProcessGroupQuoit>(static_cast<int>(position - ranks.begin()), static_cast<int>(ranks.size()),
                                                         store, id_ + "/" + own->group_name + "." + std::to_string(number), own);
     group->adoptParent(communicator(), ranks);
+    return group;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                                           const c10::intrusive_ptr<c10d::Backend::Options> &options, const int &rank,
+                                                           const int &size)
+{
+    WithoutGil nogil;
+    auto own = c10::make_intrusive<Options>(options ? options->timeout : options_->timeout);
+    own->group_name = options ? options->group_name : id_ + ":merge";
+    if (options)
+        own->group_desc = options->group_desc;
+    /* PyTorch asks once for each device, with the same store, rank and size: each time it is another group. */
+    const int64_t number = store->add("quoit/merge/" + own->group_name + "/" + std::to_string(rank), 1);
+    const auto place = c10::make_intrusive<c10d::PrefixStore>("quoit/merge/" + own->group_name + "." + std::to_string(number), store);
+    auto group = c10::make_intrusive<ProcessGroupQuoit>(rank, size, place, own->group_name, own);
+    group->meet();
     return group;
 }
 

@@ -61,6 +61,11 @@ public:
     c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
 
+    /** A group of the ranks that meet in `store`, whatever groups they come from. */
+    c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                            const c10::intrusive_ptr<c10d::Backend::Options> &options, const int &rank,
+                                            const int &size) override;
+
     /** Tensors of the CPU in memory that the ranks of this host read where it lies; ordinary memory where there is none to share. */
     at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;
     bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; } /* a CPU has no index */
