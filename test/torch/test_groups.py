@@ -290,3 +290,64 @@ def worker_merge_alone(rank, size):
 
 def test_merge_without_the_other():
     run(2, worker_merge_alone)
+
+
+def connections():
+    """TCP connections of this process that Quoit made: between two addresses of loopback, neither the store's."""
+    import os
+    import socket
+
+    found, store = 0, int(os.environ["MASTER_PORT"])
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                if copy.family == socket.AF_UNIX or copy.type != socket.SOCK_STREAM:
+                    continue
+                if store not in (copy.getpeername()[1], copy.getsockname()[1]):
+                    found += 1
+        except OSError:
+            continue  # it listens, or was the directory's
+    return found
+
+
+def worker_sockets(rank, size):
+    import os
+    import warnings
+
+    import quoit
+
+    os.environ["QUOIT_HOST_LABEL"] = str(rank)  # hosts of their own: tcp joins them
+    for bad in (0, 17, -1):
+        assert "1 to 16 are possible" in message_of(lambda: quoit.Options(sockets=bad), ValueError)
+    options = quoit.Options(sockets=5)
+    assert options.sockets == 5 and quoit.Options().sockets is None
+    dist.init_process_group("quoit", pg_options=options)
+    check()
+    first = connections()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for sockets in (5, 3, 3):
+            check(dist.new_group(list(range(size)), pg_options=quoit.Options(sockets=sockets)))
+    texts = [str(each.message) for each in caught if "sockets" in str(each.message)]
+    assert len(texts) == 1 and "sockets=3" in texts[0] and "have 5 TCP connections" in texts[0], texts
+    assert connections() == first
+    dist.destroy_process_group()
+    return first
+
+
+def worker_sockets_by_setting(rank, size):
+    import os
+
+    os.environ["QUOIT_HOST_LABEL"] = str(rank)
+    dist.init_process_group("quoit")
+    check()
+    found = connections()
+    dist.destroy_process_group()
+    return found
+
+
+def test_sockets():
+    assert run(2, worker_sockets, backend=None) == [5, 5]
+    assert run(2, worker_sockets_by_setting, backend=None, env={"QUOIT_TCP_SOCKETS": "3"}) == [3, 3]

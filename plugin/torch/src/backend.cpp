@@ -47,6 +47,27 @@ c10::intrusive_ptr<Communicator> parent_communicator()
     return parent && parent->is_open() && !parent->is_inherited() ? parent : nullptr;
 }
 
+/**
+ * Connections belong to pairs of processes and are shared by their groups, so the first group of the process that is made decides how
+ * many TCP connections a pair has. A later group that wishes another number is told so, once.
+ */
+void wish_sockets(int sockets)
+{
+    static std::once_flag told;
+    const std::string wanted = std::to_string(sockets);
+    const char *current = nullptr;
+    if (!sockets || quoit_setting_set("TCP_SOCKETS", wanted.c_str()) == QUOIT_OK)
+        return;
+    const std::string why = quoit_last_error();
+    TORCH_CHECK_VALUE(quoit_setting_get("TCP_SOCKETS", &current) == QUOIT_OK, "quoit: ", why);
+    if (wanted != current) {
+        std::call_once(told, [&] {
+            TORCH_WARN("quoit: sockets=", wanted, " changes nothing any more: pairs of processes have ", current,
+                       " TCP connections, as decided by the first group of this process");
+        });
+    }
+}
+
 } // namespace
 
 ProcessGroupQuoit::Options::Options(std::optional<milliseconds> timeout)
@@ -65,6 +86,8 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::Dist
         own->timeout = given->timeout;
         own->timeout_given = given->timeout_given;
         own->wire = given->wire;
+        own->sockets = given->sockets;
+        wish_sockets(own->sockets);
     }
     if (!own->timeout_given)
         own->timeout = std::chrono::duration_cast<milliseconds>(backend.timeout);
@@ -178,6 +201,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::merge(const c10::intrusive_
 {
     WithoutGil nogil;
     auto own = c10::make_intrusive<Options>(options ? options->timeout : options_->timeout);
+    own->wire = options_->wire;
     own->group_name = options ? options->group_name : id_ + ":merge";
     if (options)
         own->group_desc = options->group_desc;

@@ -32,6 +32,7 @@ public:
         c10::intrusive_ptr<c10d::Backend::Options> clone() const QUOIT_OVERRIDE_2_14 { return c10::make_intrusive<Options>(*this); }
         quoit_wire_t wire = QUOIT_WIRE_DEFAULT; /* what sums of floats are between hosts */
         bool timeout_given; /* it wins over the timeout of init_process_group and new_group then */
+        int sockets = 0;    /* TCP connections a pair of processes: see wish_sockets(); 0: no wish */
     };
 
     /** The default group blocks until all ranks have come; other groups of a quoit default group never block. */
