@@ -184,6 +184,9 @@ TEST_P(Absences, TimeoutNamesWhoIsMissing)
                 EXPECT_LT(one.at, timeout_ms / 1000.0 + 0.2 * slow()) << one.text;
                 EXPECT_TRUE(names(one.text, absent, pid)) << "rank " << rank << " is not told that rank " << absent << " is missing: " << one.text;
                 EXPECT_NE(one.text.find("timed out after 700 ms"), std::string::npos) << one.text;
+                if (hosts_of(host_of) == 1) { /* each of them sees for itself who is missing, and names nobody else */
+                    EXPECT_EQ(one.text.find("told by"), std::string::npos) << one.text;
+                }
                 named = named || one.text.find("allreduce #2") != std::string::npos;
             }
             EXPECT_TRUE(named) << "nobody tells the last operation of the missing rank (allreduce #2, after the first barrier)";
