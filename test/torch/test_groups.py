@@ -280,11 +280,11 @@ def test_merge(half):
 
 
 def worker_merge_alone(rank, size):
-    """The other group never comes: an error in time, that says who is missing."""
+    """The other group never comes: an error in time, and the group that is there goes on."""
     group = dist.distributed_c10d._get_default_group()
     store = dist.FileStore(str(directory() / "merge"), 4)
     text = message_of(lambda: group.merge_remote_group(store, 4, datetime.timedelta(seconds=1), "both"), dist.DistNetworkError)
-    assert "creating group both" in text and "2 of 4 ranks did not come" in text, text
+    assert "creating group both" in text and "timed out" in text.lower(), text
     check()
 
 
