@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIMEOUT_GRACE_MS = 80 };
+enum { TIMEOUT_GRACE_MS = 80, TIMEOUT_TOGETHER_MS = 250 };
 
 const char *comm_rank_name(const quoit_comm_t *comm, int rank)
 {
@@ -107,15 +107,6 @@ void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char 
     va_end(arguments);
     comm->finder = comm->rank;
     fail(comm, status, tell);
-}
-
-void comm_fail_told(quoit_comm_t *comm, quoit_status_t status, int finder, const char *cause)
-{
-    if (atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) return;
-    snprintf(comm->cause, sizeof comm->cause, "%s", cause);
-    comm->finder = finder;
-    comm->relays = true;
-    fail(comm, status, true);
 }
 
 void comm_fail_mismatch(quoit_comm_t *comm, const operation_description_t *here, int other, const operation_description_t *there)
@@ -296,6 +287,29 @@ static void time_out(quoit_comm_t *comm, const operation_t *operation)
     comm_fail(comm, QUOIT_ERR_TIMEOUT, true, "%s timed out after %d ms%s%s%s%s%s", text, operation->timeout_ms, missing[0] ? ": " : "", missing,
               operation->started || operation->kind != OPERATION_COLLECTIVE ? "" : " (in an operation before it)",
               last[0] ? "; the last operation that ended here is " : "", last);
+}
+
+/*
+ * Another rank's word of a timeout, which this rank is about to meet itself: where it knows who is missing, it says so in its own
+ * words, in which nobody else is named.
+ */
+static bool time_out_too(quoit_comm_t *comm)
+{
+    if (list_is_empty(&comm->queue)) return false;
+    const operation_t *operation = container_of(comm->queue.next, operation_t, link);
+    if (operation->deadline > clock_now() + TIMEOUT_TOGETHER_MS * UINT64_C(1000000) || execute_doubt(comm) != DOUBT_NONE) return false;
+    time_out(comm, operation);
+    return true;
+}
+
+void comm_fail_told(quoit_comm_t *comm, quoit_status_t status, int finder, const char *cause)
+{
+    if (atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) return;
+    if (status == QUOIT_ERR_TIMEOUT && time_out_too(comm)) return;
+    snprintf(comm->cause, sizeof comm->cause, "%s", cause);
+    comm->finder = finder;
+    comm->relays = true;
+    fail(comm, status, true);
 }
 
 /* Whoever leaves because of an error has sent word of it before: look at what has come before blaming it for leaving. */

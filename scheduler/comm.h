@@ -43,6 +43,7 @@ struct quoit_comm {
     int plan_count, plan_next;
     operation_description_t last; /* newest operation that finished */
     uint64_t finished;      /* operations */
+    uint64_t copied, in_place; /* bytes that steps copied, and that they read in others' memory outside of slots */
     uint32_t trace_turn, trace_arrived; /* place is one of this trace; newest operation whose first wait was traced */
     uint16_t trace_place;
     journal_block_t *journal; /* its newest operations, where they can be read from outside */

@@ -3,6 +3,7 @@
 #include "base/settings.h"
 #include "base/text.h"
 #include "scheduler/comm.h"
+#include "scheduler/memory.h"
 
 static void edge_texts(quoit_comm_t *comm, int rank, const char **description, uint64_t *sent, uint64_t *received)
 {
@@ -42,6 +43,11 @@ static void describe_text(quoit_comm_t *comm, text_t *text)
         }
     }
     text_append(text, "%llu collectives done\n", (unsigned long long)comm->finished);
+    uint64_t shared;
+    memory_count(comm->engine, &shared);
+    if (shared || comm->in_place)
+        text_append(text, "%llu bytes of shared memory are held by callers; %llu bytes were copied, %llu read where they lie in others' memory\n",
+                    (unsigned long long)shared, (unsigned long long)comm->copied, (unsigned long long)comm->in_place);
 }
 
 static void describe_json(quoit_comm_t *comm, text_t *text)
@@ -55,7 +61,10 @@ static void describe_json(quoit_comm_t *comm, text_t *text)
     text_append_json(text, quoit_status_text(status));
     text_append(text, ", \"wire\": \"%s\", \"error\": ", quoit_wire_name(comm->wire));
     text_append_json(text, error);
-    text_append(text, ", \"tls\": \"%s\", \"finished\": %llu, \"ranks\": [", tls_mode(), (unsigned long long)comm->finished);
+    uint64_t shared;
+    memory_count(comm->engine, &shared);
+    text_append(text, ", \"tls\": \"%s\", \"finished\": %llu, \"memory\": %llu, \"copied\": %llu, \"in_place\": %llu, \"ranks\": [", tls_mode(),
+                (unsigned long long)comm->finished, (unsigned long long)shared, (unsigned long long)comm->copied, (unsigned long long)comm->in_place);
     for (int rank = 0; rank < comm->size; rank++) {
         const job_record_t *record = &comm->job->record[comm->job_rank[rank]];
         const char *edge;

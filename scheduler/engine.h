@@ -56,6 +56,8 @@ struct engine {
     unsigned fork_generation;
     uint64_t host_label;         /* engines with different ones count as different hosts; set by tests with ranks as threads */
     int users;           /* communicators */
+    int memory_users;    /* blocks of memory that callers hold; counted under the same lock */
+    bool ended;          /* the last user has gone: only memory is kept */
 
     /* ownership */
     _Atomic int owned, claims, sleeping, waiting;
@@ -84,6 +86,11 @@ struct engine {
     list_t orphans;              /* notices for communicators that do not exist here yet */
     list_t sections;             /* windows of destroyed communicators, kept until all local members have left */
     size_t orphan_bytes;
+    uintptr_t memory_low;        /* callers' memory lies in [memory_low, memory_low + memory_span): see memory.h */
+    size_t memory_span;          /* 0: nobody has asked for any */
+    size_t memory_bytes;         /* of it, given out or kept */
+    list_t memory_kept;          /* blocks given back */
+    int memory_kept_count;
     list_t leased;               /* windows that hold large slots, longest held first */
     size_t lease_bytes;
     int running;                 /* operations not done */
@@ -110,6 +117,10 @@ quoit_status_t engine_create(engine_t **engine);
 void engine_retain(engine_t *engine);
 /** One user less; the last one drains what peers still need (bounded by setting LINGER) and frees it. */
 void engine_release(engine_t *engine);
+
+/** A caller holds one block more, or less, of the engine's memory, which stays mapped as long: see memory.h. */
+void engine_memory_retain(engine_t *engine);
+void engine_memory_release(engine_t *engine);
 
 /** Own the engine; waits for the owner to give way (within one step). */
 void engine_enter(engine_t *engine);

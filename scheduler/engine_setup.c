@@ -9,6 +9,7 @@
 #include "scheduler/comm.h"
 #include "scheduler/engine_internal.h"
 #include "scheduler/journal.h"
+#include "scheduler/memory.h"
 #include "scheduler/trace.h"
 
 #include <errno.h>
@@ -137,6 +138,7 @@ quoit_status_t engine_create(engine_t **result)
     list_init(&engine->orphans);
     list_init(&engine->sections);
     list_init(&engine->leased);
+    list_init(&engine->memory_kept);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -237,7 +239,8 @@ static void drain(engine_t *engine)
               (long long)linger_us / 1000);
 }
 
-static void engine_destroy(engine_t *engine)
+/* Nobody uses it any more: it lets out what peers need. Its descriptors and memory stay. */
+static void end(engine_t *engine)
 {
     pthread_mutex_lock(&engine->mutex);
     engine->stop = true;
@@ -249,15 +252,25 @@ static void engine_destroy(engine_t *engine)
         ssize_t written = write(engine->doorbell, &one, sizeof one); /* it may sleep in epoll */
         (void)written;
         pthread_join(engine->progress_thread, NULL);
+        engine->progress_running = false;
     }
+    engine_enter(engine); /* a thread may be giving memory back */
     window_collect(engine, true); /* lets go of peers, which then get our goodbye */
     drain(engine);
     control_forget(engine);
+    if (trace_finish(engine->trace) != QUOIT_OK) log_write(LOG_WARN, "trace", "%s", error_text());
+    engine->trace = NULL;
+    journal_destroy(engine->journal);
+    engine->journal = NULL;
+    memory_forget(engine);
+    engine_leave(engine);
+}
+
+static void engine_free(engine_t *engine)
+{
     close_transports(engine);
     close(engine->epoll);
     close(engine->doorbell);
-    if (trace_finish(engine->trace) != QUOIT_OK) log_write(LOG_WARN, "trace", "%s", error_text());
-    journal_destroy(engine->journal);
     table_destroy(engine->comms);
     table_destroy(engine->peers);
     pthread_cond_destroy(&engine->free_or_done);
@@ -278,8 +291,27 @@ void engine_release(engine_t *engine)
     pthread_mutex_lock(&default_mutex);
     bool last = --engine->users == 0;
     if (last && engine == default_engine) default_engine = NULL;
+    if (last) engine->ended = true;
+    if (last) engine->memory_users++; /* until it has ended */
     pthread_mutex_unlock(&default_mutex);
-    if (last) engine_destroy(engine);
+    if (!last) return;
+    end(engine);
+    engine_memory_release(engine);
+}
+
+void engine_memory_retain(engine_t *engine)
+{
+    pthread_mutex_lock(&default_mutex);
+    engine->memory_users++;
+    pthread_mutex_unlock(&default_mutex);
+}
+
+void engine_memory_release(engine_t *engine)
+{
+    pthread_mutex_lock(&default_mutex);
+    bool last = --engine->memory_users == 0 && engine->ended;
+    pthread_mutex_unlock(&default_mutex);
+    if (last) engine_free(engine);
 }
 
 bool engine_start_progress(engine_t *engine)

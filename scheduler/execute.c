@@ -10,6 +10,7 @@
 #include "scheduler/comm.h"
 #include "scheduler/execute_device.h"
 #include "scheduler/inquire.h"
+#include "scheduler/memory.h"
 #include "scheduler/reduce/reduce.h"
 #include "scheduler/trace.h"
 
@@ -60,6 +61,27 @@ static quoit_status_t resolve(quoit_comm_t *comm, size_t chunk, const plan_opera
     }
     if (!base) return QUOIT_ERR_PROTOCOL; /* window_large has said why */
     *address = base + piece.offset;
+    return QUOIT_OK;
+}
+
+/* A SLOT with a member's input: in that slot, or where the member says that it lies. */
+static quoit_status_t resolve_input(quoit_comm_t *comm, size_t chunk, const plan_operand_t *operand, uint8_t **address, size_t *count)
+{
+    execution_t *execution = &comm->execution;
+    const uint8_t *input = NULL;
+    size_t length = 0;
+    quoit_status_t status = window_input(comm->window, operand->member, execution->base + 1, &input, &length);
+    if (status != QUOIT_OK || !input) return status != QUOIT_OK ? status : resolve(comm, chunk, operand, address, count);
+    plan_piece_t piece;
+    plan_locate(&execution->binding, chunk, operand, &piece);
+    size_t offset = plan_input_offset(&execution->binding, chunk, operand), bytes = piece.count * execution->binding.width;
+    if (offset > length || bytes > length - offset)
+        return error_set(QUOIT_ERR_PROTOCOL, "%s shares an input of %zu bytes, of which bytes %zu to %zu were to be read",
+                         comm->window->member[operand->member].peer->name, length, offset, offset + bytes);
+    execution->reads_inputs = true;
+    comm->in_place += bytes;
+    *address = (uint8_t *)input + offset;
+    *count = piece.count;
     return QUOIT_OK;
 }
 
@@ -151,18 +173,25 @@ static void copy_changed(const quoit_comm_t *comm, const plan_step_t *step, void
 
 static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
 {
+    execution_t *execution = &comm->execution;
     uint8_t *to, *from;
     size_t count, source_count;
+    bool input = step->flags & STEP_INPUT;
+    if (input && execution->shares && step->destination.space == SPACE_SLOT) return QUOIT_OK; /* publishing is left out */
     quoit_status_t status = resolve(comm, run->chunk, &step->destination, &to, &count);
-    if (status == QUOIT_OK) status = resolve(comm, run->chunk, &step->source, &from, &source_count);
+    if (status == QUOIT_OK)
+        status = input && step->source.space == SPACE_SLOT ? resolve_input(comm, run->chunk, &step->source, &from, &source_count)
+                                                           : resolve(comm, run->chunk, &step->source, &from, &source_count);
     if (status != QUOIT_OK) return status;
-    execution_t *execution = &comm->execution;
     if (source_count < count) count = source_count;
     if (count == 0) return QUOIT_OK;
     if (step->flags & (STEP_SCALE | STEP_SHARE))
         copy_changed(comm, step, to, from, count);
-    else if (to != from)
+    else if (to == from)
+        return QUOIT_OK;
+    else
         reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
+    comm->copied += count * execution->binding.width;
     return QUOIT_OK;
 }
 
@@ -175,7 +204,10 @@ static inline quoit_status_t find_window_sources(quoit_comm_t *comm, chunk_run_t
         size_t unused;
         theirs.member = i;
         uint8_t *each = own;
-        quoit_status_t status = i == comm->window->me ? QUOIT_OK : resolve(comm, run->chunk, &theirs, &each, &unused);
+        quoit_status_t status = QUOIT_OK;
+        if (i != comm->window->me)
+            status = step->flags & STEP_INPUT ? resolve_input(comm, run->chunk, &theirs, &each, &unused)
+                                              : resolve(comm, run->chunk, &theirs, &each, &unused);
         if (status != QUOIT_OK) return status;
         comm->execution.source[i] = each;
     }
@@ -399,6 +431,23 @@ static inline __attribute__((always_inline)) void start_chunks(execution_t *exec
     }
 }
 
+bool execute_awaits_readers(const quoit_comm_t *comm)
+{
+    const execution_t *execution = &comm->execution;
+    return execution->operation && execution->shares && execution->plan->awaits_readers && execution->oldest == execution->binding.chunks;
+}
+
+/*
+ * All chunks are done. What others read where it lies is the caller's again when they have read it; and what was read so is good unless
+ * its owner has failed meanwhile and given it back to its caller: word of that failure ends this operation, too.
+ */
+static quoit_status_t settle_inputs(quoit_comm_t *comm)
+{
+    execution_t *execution = &comm->execution;
+    if (execute_awaits_readers(comm) && !window_consumed(comm->window, execution->base + execution->binding.chunks)) return QUOIT_IN_PROGRESS;
+    return execution->reads_inputs && window_is_withdrawn(comm->window, execution->base + 1) ? QUOIT_IN_PROGRESS : QUOIT_OK;
+}
+
 static inline __attribute__((always_inline)) quoit_status_t advance(quoit_comm_t *comm, bool *moved, trace_t *trace)
 {
     execution_t *execution = &comm->execution;
@@ -414,7 +463,7 @@ static inline __attribute__((always_inline)) quoit_status_t advance(quoit_comm_t
         }
         size_t before = execution->oldest;
         while (execution->oldest < execution->next && run_of(execution, execution->oldest)->phase == CHUNK_DONE) execution->oldest++;
-        if (execution->oldest == execution->binding.chunks) return QUOIT_OK;
+        if (execution->oldest == execution->binding.chunks) return execution->plan->shares_inputs ? settle_inputs(comm) : QUOIT_OK;
         if (execution->oldest == before) return QUOIT_IN_PROGRESS;
     }
 }
@@ -476,6 +525,17 @@ static void keep_layout(quoit_comm_t *comm)
     window->lease_outgrown = window->lease && window->lease_bytes < needed;
 }
 
+/* Is the caller's input to be read where it lies? Its plan allows it. */
+static void share_input(quoit_comm_t *comm)
+{
+    execution_t *execution = &comm->execution;
+    const plan_side_t *send = &execution->binding.send;
+    if (send->parts || execution->operation->device.row || !memory_is_shared(comm->engine, send->base)) return;
+    size_t blocks = execution->plan->collective == COLLECTIVE_REDUCE_SCATTER ? (size_t)comm->size : 1;
+    size_t bytes = blocks * send->count * execution->binding.width;
+    execution->shares = bytes > 0 && window_share_input(comm->window, send->base, bytes, execution->base + 1);
+}
+
 quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
 {
     execution_t *execution = &comm->execution;
@@ -496,6 +556,7 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
     execution->slot_stride = (plan_slot_bytes(&execution->binding) + 4095) / 4096 * 4096;
     execution->next = execution->oldest = 0;
     execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes;
+    execution->shares = execution->reads_inputs = false;
     status = make_room(comm);
     if (status != QUOIT_OK) return status;
     if (comm->window) {
@@ -503,6 +564,7 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
         comm->window->ticket += execution->binding.chunks * (execution->plan->window ? 1 : 0);
         if (execution->plan->window && !execution->plan->small) keep_layout(comm);
         comm->window->busy = true;
+        if (execution->plan->shares_inputs) share_input(comm);
         window_begin(comm->window, &operation->description, comm->hash);
     }
     return execute_device_begin(execution);
@@ -518,6 +580,7 @@ void execute_end(quoit_comm_t *comm)
         run->transfers = 0;
     }
     execute_device_end(execution);
+    if (execution->shares && atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) window_withdraw(comm->window);
     if (comm->window) comm->window->busy = false;
     comm->left_seen = 0;
     execution->operation = NULL;

@@ -36,6 +36,8 @@ typedef struct execution {
     chunk_run_t run[EXECUTE_MAX_DEPTH];
     bool layout_kept;       /* the large slots are used as by the operation before */
     size_t slot_stride;     /* bytes from one slot to the next */
+    bool shares;            /* the own input is read where it lies: nothing of it is published */
+    bool reads_inputs;      /* inputs of others were, too: they may be withdrawn */
     bool streams;           /* the result does not fit the cache: STEP_STREAM pays */
     /* grow only, so that a communicator in its stride allocates nothing */
     execute_transfer_t *transfer; /* [depth * plan->transfers] */
@@ -62,6 +64,8 @@ quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved);
 /** The operation ended (well or not): give back what it held. */
 void execute_end(quoit_comm_t *comm);
 void execute_destroy(execution_t *execution);
+/** All chunks are done, but others still read the own input. */
+bool execute_awaits_readers(const quoit_comm_t *comm);
 /** Who is being waited for: "rank 3 (node7, pid 12), which last called allreduce #56" ...; "" when nobody. */
 void execute_missing(quoit_comm_t *comm, char *text, size_t capacity);
 /** Ranks being waited for; returns their number, at most `capacity`. */

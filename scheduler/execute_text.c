@@ -19,12 +19,22 @@ static const chunk_run_t *oldest_run(const execution_t *execution)
     return &execution->run[execution->oldest % (size_t)execution->plan->depth];
 }
 
-/* Does this member hold up the step? */
+/* Is it members that are waited for, by the step or, after the last one, because they read the own input? */
+static bool awaits_members(const quoit_comm_t *comm, const plan_step_t *step)
+{
+    return step ? step->verb == VERB_AWAIT || step->verb == VERB_RECLAIM : execute_awaits_readers(comm);
+}
+
+/* Does this member hold up the step, or without one the end? */
 static bool holds_up(const quoit_comm_t *comm, const chunk_run_t *run, const plan_step_t *step, int member)
 {
     const execution_t *execution = &comm->execution;
     const window_t *window = comm->window;
     if (member == window->me) return false;
+    if (!step) {
+        const window_section_t *reader = window->member[member].section;
+        return !reader || atomic_load(&reader->line.consumed) < execution->base + execution->binding.chunks;
+    }
     uint64_t ticket = execution->base + run->chunk + 1;
     const window_section_t *section = window->member[member].section;
     if (step->verb == VERB_AWAIT)
@@ -72,8 +82,9 @@ int execute_awaited(quoit_comm_t *comm, int *ranks, int capacity)
     const chunk_run_t *run = oldest_run(execution);
     const plan_step_t *step = run ? waits_at(execution, run) : NULL;
     int count = 0;
-    if (!step) return 0;
-    if (step->verb == VERB_AWAIT || step->verb == VERB_RECLAIM) {
+    bool members = awaits_members(comm, step);
+    if (!step && !members) return 0;
+    if (members) {
         for (int i = 0; i < comm->window->members && count < capacity; i++)
             if (holds_up(comm, run, step, i)) ranks[count++] = topology_rank(comm->topology, comm->topology->host[comm->rank], i);
         return count;
@@ -100,7 +111,7 @@ execute_doubt_t execute_doubt(quoit_comm_t *comm)
 {
     const chunk_run_t *run = oldest_run(&comm->execution);
     const plan_step_t *step = run ? waits_at(&comm->execution, run) : NULL;
-    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return doubt_of_messages(comm);
+    if (!awaits_members(comm, step)) return doubt_of_messages(comm);
     for (int i = 0; i < comm->window->members; i++) {
         if (!holds_up(comm, run, step, i)) continue;
         const window_section_t *section = comm->window->member[i].section;
@@ -115,8 +126,9 @@ void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)
     const execution_t *execution = &comm->execution;
     const chunk_run_t *run = oldest_run(execution);
     const plan_step_t *step = run ? waits_at(execution, run) : NULL;
-    if (!step) return;
-    if (step->verb == VERB_AWAIT || step->verb == VERB_RECLAIM) {
+    bool members = awaits_members(comm, step);
+    if (!step && !members) return;
+    if (members) {
         for (int i = 0; i < comm->window->members; i++)
             if (holds_up(comm, run, step, i)) append_member(comm, i, text, capacity);
         return;
@@ -137,7 +149,7 @@ const char *execute_left(quoit_comm_t *comm)
     const execution_t *execution = &comm->execution;
     const chunk_run_t *run = oldest_run(execution);
     const plan_step_t *step = run ? waits_at(execution, run) : NULL;
-    if (!step || (step->verb != VERB_AWAIT && step->verb != VERB_RECLAIM)) return NULL;
+    if (!awaits_members(comm, step)) return NULL;
     for (int i = 0; i < comm->window->members; i++) {
         const window_member_t *member = &comm->window->member[i];
         bool left = member->peer->left || (member->section && atomic_load_explicit(&member->section->line.left, memory_order_acquire));

@@ -244,11 +244,30 @@ static size_t form_offset(const plan_binding_t *binding, const plan_operand_t *o
     return (behind ? places * binding->chunk * binding->width : 0) + (place * binding->chunk + from) * sizeof(float);
 }
 
+/* ---- places */
+
+/* Elements of this chunk in a block (or uniform vector) of `total`, and where they begin. */
+static size_t chunk_of(const plan_binding_t *binding, size_t chunk, size_t total, size_t *begin)
+{
+    *begin = chunk < binding->chunks ? smaller(chunk * binding->chunk, total) : total;
+    return smaller(binding->chunk, total - *begin);
+}
+
+size_t plan_input_offset(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand)
+{
+    size_t width = binding->width, begin, before = 0;
+    size_t count = chunk_of(binding, chunk, operand_total(binding, SPACE_SLOT, operand->block), &begin);
+    if (operand->block != PLAN_NO_BLOCK && binding->plan->block_side == SPACE_SEND) { /* else a SEND is one block */
+        before = binding->send.parts ? 0 : (size_t)operand->block * binding->send.stride;
+        for (int block = 0; binding->send.parts && block < operand->block; block++) before += binding->send.parts[block].count;
+    }
+    return (before + begin + plan_part_begin(count, width, operand->parts, operand->first)) * width;
+}
+
 void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand, plan_piece_t *piece)
 {
-    size_t width = binding->width, total = operand_total(binding, (plan_space_t)operand->space, operand->block);
-    size_t begin = chunk < binding->chunks ? smaller(chunk * binding->chunk, total) : total;
-    size_t count = smaller(binding->chunk, total - begin);
+    size_t width = binding->width, begin, total = operand_total(binding, (plan_space_t)operand->space, operand->block);
+    size_t count = chunk_of(binding, chunk, total, &begin);
     size_t from = plan_part_begin(count, width, operand->parts, operand->first);
     size_t to = plan_part_begin(count, width, operand->parts, operand->first + operand->count);
     *piece = (plan_piece_t){.count = to - from};

@@ -121,7 +121,8 @@ enum {
     STEP_SCALE = 1u << 1,  /* COPY, ENCODE, DECODE: apply the premul factor */
     STEP_STREAM = 1u << 2, /* what is written is not read by this host again: non-temporal stores may pay */
     STEP_SHARE = 1u << 3,  /* divide by the plan's share */
-    STEP_NOTE = 1u << 4    /* ENCODE: what its rounding takes away is lost to the result here and nowhere else: see quoit_call_t.residual */
+    STEP_NOTE = 1u << 4,   /* ENCODE: what its rounding takes away is lost to the result here and nowhere else: see quoit_call_t.residual */
+    STEP_INPUT = 1u << 5   /* the slots of this COPY or REDUCE_WINDOW hold the members' inputs, unchanged: see shares_inputs */
 };
 
 typedef struct plan_step {
@@ -144,6 +145,9 @@ typedef struct plan {
     int temps;               /* scratch buffers a chunk */
     bool window;             /* any SLOT, SIGNAL, ... in it */
     bool small;              /* fits the small slots that every communicator owns: no lease */
+    bool shares_inputs;      /* it has steps with STEP_INPUT: a member whose input lies in shared memory leaves out copying it to its slot, and
+                                the others read it where it lies */
+    bool awaits_readers;     /* such a member's last AWAIT does not prove that all have read its input: it waits for their CONSUMED */
     int transfers;           /* SENDs and RECVs in one chunk */
     int steps;
     plan_step_t *step;       /* owned */
@@ -240,6 +244,8 @@ void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand
 size_t plan_form_bytes(const plan_binding_t *binding, plan_form_t form, size_t count);
 /** What an ENCODE, DECODE or SUM_WINDOW of a plan is to do: all of the call but memory and count. factor: of premul_sum. */
 wire_call_t plan_wire_call(const plan_t *plan, const plan_step_t *step, quoit_dtype_t dtype, int ranks, double factor);
+/** For a SLOT with a member's input (STEP_INPUT): where the same elements lie in that member's SEND, in bytes from its beginning. */
+size_t plan_input_offset(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand);
 /** Where part `index` of `parts` begins in a piece of `count` elements: multiples of 64 bytes apart. Part `parts` begins at count. */
 size_t plan_part_begin(size_t count, size_t width, int parts, int index);
 /** A block transfer without elements is no message at all (both sides know); a uniform one without elements is an empty message. */

@@ -107,6 +107,7 @@ static void print_step(const plan_step_t *step, text_t *text)
     if (step->flags & STEP_SHARE) text_append(text, ", its share");
     if (step->flags & STEP_FINISH) text_append(text, ", finished");
     if (step->flags & STEP_STREAM) text_append(text, ", streamed");
+    if (step->flags & STEP_INPUT) text_append(text, ", inputs in shared memory where they lie");
     text_append(text, "\n");
 }
 

@@ -151,6 +151,8 @@ static const char *check_data(const check_t *check, const plan_step_t *step)
     if (!what && (step->flags & STEP_FINISH) && (step->verb == VERB_COPY || step->verb == VERB_SUM_WINDOW)) what = "finishes but is not the last sum";
     if (!what && (step->flags & STEP_SHARE) && (check->plan->share == 0 || step->verb == VERB_REDUCE)) what = "divides by a share that there is not";
     if (!what && (step->flags & STEP_NOTE) && step->verb != VERB_ENCODE) what = "notes an error but does not encode";
+    if (!what && (step->flags & STEP_INPUT) && !check->plan->shares_inputs) what = "reads inputs where they lie in a plan that does not share them";
+    if (!what && (step->flags & STEP_INPUT) && (step->flags & STEP_SCALE)) what = "takes for an unchanged input what it scales";
     return what;
 }
 

@@ -203,6 +203,57 @@ uint8_t *window_large(window_t *window, int index)
     return member->large;
 }
 
+bool window_share_input(window_t *window, const void *input, size_t bytes, uint64_t ticket)
+{
+    window_section_t *section = window->section;
+    if (map_ops(window)->export_memory(map_transport(window), input, bytes, section->input_handle) != QUOIT_OK) return false;
+    section->input_length = bytes;
+    atomic_store_explicit(&section->input_ticket, ticket, memory_order_release);
+    return true;
+}
+
+static quoit_status_t look_for_input(window_member_t *member, uint64_t ticket)
+{
+    member->input = NULL;
+    member->input_ticket = ticket;
+    if (atomic_load_explicit(&member->section->input_ticket, memory_order_acquire) != ticket) return QUOIT_OK;
+    uint8_t handle[QUOIT_HANDLE_CAPACITY];
+    memcpy(handle, member->section->input_handle, sizeof handle);
+    void *memory = NULL;
+    quoit_status_t status = member->peer->map->transport->ops->attach(member->peer->map, handle, &memory);
+    if (status != QUOIT_OK) return status;
+    member->input = memory;
+    member->input_length = member->section->input_length;
+    return QUOIT_OK;
+}
+
+quoit_status_t window_input(window_t *window, int index, uint64_t ticket, const uint8_t **input, size_t *length)
+{
+    window_member_t *member = &window->member[index];
+    quoit_status_t status = member->input_ticket == ticket ? QUOIT_OK : look_for_input(member, ticket);
+    if (status != QUOIT_OK) return status;
+    *input = member->input;
+    *length = member->input_length;
+    return QUOIT_OK;
+}
+
+void window_withdraw(window_t *window)
+{
+    atomic_store_explicit(&window->section->withdrawn, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* before whatever its owner writes there */
+}
+
+bool window_is_withdrawn(const window_t *window, uint64_t ticket)
+{
+    atomic_thread_fence(memory_order_acquire); /* after the reads: who has seen what was written since sees this, too */
+    for (int i = 0; i < window->members; i++) {
+        const window_member_t *member = &window->member[i];
+        if (i == window->me || member->input_ticket != ticket || !member->input) continue;
+        if (atomic_load_explicit(&member->section->withdrawn, memory_order_relaxed)) return true;
+    }
+    return false;
+}
+
 void window_tell_cpu(engine_t *engine, unsigned cpu)
 {
     directory_t *directory;

@@ -11,6 +11,9 @@
  *          current   sequence << 32 | hash of all operations so far
  *          lease     number of the lease whose handle the section holds
  *          left      1: the owner has destroyed the communicator
+ *
+ * A member whose input lies in its shared memory (scheduler/memory.h) need not copy it into slots: it tells in its section where that
+ * is and of which operation, before that operation's first signal, and the others read it there.
  */
 #ifndef QUOIT_SCHEDULER_WINDOW_H
 #define QUOIT_SCHEDULER_WINDOW_H
@@ -35,6 +38,11 @@ typedef struct window_section {
     _Alignas(64) _Atomic uint64_t recent[WINDOW_HISTORY]; /* as `current` */
     _Alignas(64) operation_description_t description[WINDOW_HISTORY];
     _Alignas(64) uint8_t lease_handle[QUOIT_HANDLE_CAPACITY];
+    /* The owner's input of the operation whose first ticket is input_ticket; before that it may still be another's. */
+    _Alignas(64) _Atomic uint64_t input_ticket;
+    _Atomic uint64_t withdrawn; /* 1: that operation has failed here, and what the input holds is of no more use */
+    uint64_t input_length;
+    uint8_t input_handle[QUOIT_HANDLE_CAPACITY];
     _Alignas(64) uint8_t small[WINDOW_SMALL_DEPTH][PLAN_SMALL_SLOT];
 } window_section_t;
 
@@ -44,6 +52,9 @@ typedef struct window_member {
     window_section_t *section; /* NULL until found in its directory */
     uint64_t lease;            /* number of the lease that `large` belongs to */
     uint8_t *large;            /* its leased slots, here */
+    uint64_t input_ticket;     /* of the operation that `input` belongs to */
+    const uint8_t *input;      /* its input, here; NULL: in its slots */
+    size_t input_length;
 } window_member_t;
 
 typedef struct window {
@@ -84,6 +95,17 @@ void window_begin(window_t *window, const operation_description_t *description, 
 quoit_status_t window_lease(window_t *window, size_t bytes);
 /** A member's large slots (after its first signal of this operation); NULL with an error text when its handle is bad. */
 uint8_t *window_large(window_t *window, int member);
+/**
+ * Tell, before the first signal of the operation whose first ticket is `ticket`, that the own input is to be read where it lies.
+ * False (no error text) when that is not memory of this process that is shared.
+ */
+bool window_share_input(window_t *window, const void *input, size_t bytes, uint64_t ticket);
+/** The input that a member shares in that operation, after its first signal; *input is NULL when it does not. */
+quoit_status_t window_input(window_t *window, int member, uint64_t ticket, const uint8_t **input, size_t *length);
+/** The own operation has failed, and its input may be written by its owner at once. */
+void window_withdraw(window_t *window);
+/** After reading inputs of that operation where they lie: was one of them withdrawn, so that what was read may be anything? */
+bool window_is_withdrawn(const window_t *window, uint64_t ticket);
 /** Give the lease back if all members have consumed everything in it. */
 void window_try_return(window_t *window);
 

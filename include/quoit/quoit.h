@@ -258,6 +258,26 @@ QUOIT_API quoit_status_t quoit_comm_shrink(quoit_comm_t *comm, const quoit_comm_
 /** Finish what runs (bounded by setting LINGER), then free. NULL is accepted. Not to be called while another thread uses comm. */
 QUOIT_API void quoit_comm_destroy(quoit_comm_t *comm);
 
+/**
+ * Memory for buffers of collectives that the ranks of this host can read where it lies: an input in it is not copied to be
+ * published. Any communicator of this process may be given it, and nothing has to be told: a part of a block will do, on one rank or
+ * on all. allgather, reduce_scatter and allreduce (not premul_sum) of more than ALLREDUCE_SMALL bytes among ranks of one host gain by it;
+ * everything else treats it as any memory. An operation whose input is read so is done, for its caller, when the others have read it.
+ *
+ * The content is undefined, the address a multiple of 64. It lives until quoit_memory_free, also when the communicator has failed or
+ * was destroyed. After fork() parent and child see the same memory, not copies of it; it stays the parent's, who alone may free it.
+ *
+ * Where memory cannot be shared, or three quarters of ARENA_SIZE are held, ordinary memory is given out, and a warning is logged.
+ *
+ * @return ERR_INVALID: 0 bytes. ERR_NO_MEMORY: the system has none at all.
+ */
+QUOIT_API quoit_status_t quoit_memory_alloc(quoit_comm_t *comm, size_t bytes, void **memory);
+/**
+ * Any thread. No operation may still use the memory; after one that has failed it may be freed at once. NULL is accepted, and so is
+ * memory of the parent in a forked child, where nothing happens. Some freed blocks are kept for the next quoit_memory_alloc.
+ */
+QUOIT_API void quoit_memory_free(void *memory);
+
 QUOIT_API int quoit_comm_rank(const quoit_comm_t *comm);
 QUOIT_API int quoit_comm_size(const quoit_comm_t *comm);
 /** Which rank of the communicator that was made from the store became rank `rank` of this one; -1 for a rank that is none. */

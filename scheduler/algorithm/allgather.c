@@ -24,14 +24,15 @@ static plan_operand_t send_block(const builder_t *builder) { return operand_bloc
 
 void allgather_window_write(builder_t *builder)
 {
+    builder_share_inputs(builder, true);
     builder_reclaim(builder);
-    builder_copy(builder, operand_block(SPACE_SLOT, builder->me, builder->rank, 0), send_block(builder), 0);
+    builder_copy(builder, operand_block(SPACE_SLOT, builder->me, builder->rank, 0), send_block(builder), builder->input);
     builder_signal(builder, 0);
     builder_copy(builder, recv_block(builder->rank), send_block(builder), builder_stream(builder));
     for (int step = 1; step < builder->members; step++) {
         int peer = (builder->me + step) % builder->members, rank = topology_rank(builder->topology, builder->host, peer);
         builder_await(builder, 0, peer);
-        builder_copy(builder, recv_block(rank), operand_block(SPACE_SLOT, peer, rank, 0), builder_stream(builder));
+        builder_copy(builder, recv_block(rank), operand_block(SPACE_SLOT, peer, rank, 0), builder_stream(builder) | builder->input);
     }
     builder_consumed(builder);
 }

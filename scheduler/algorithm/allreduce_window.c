@@ -17,7 +17,8 @@
  *   publish  [. a1 a2 a3] [b0 . b2 b3] [c0 c1 . c3] [d0 d1 d2 .]   signal 0, await 0
  *   reduce   s0 to slot   s1 to slot   s2 to slot   s3 to slot     signal 1; await 1 of each, copy its part
  *
- * Invariant: an element is summed in member order by whoever sums it, so all ranks get the same bits.
+ * Invariant: an element is summed in member order by whoever sums it, so all ranks get the same bits. A member's input may lie in
+ * shared memory and be its output too: it writes part j there after j's stage 1, and nobody else reads its own part.
  * Cost, in passes over the piece on each member: flat 1 copy and m reads; window (m-1)/m copied, one part read m times and written
  * twice, (m-1)/m collected.
  */
@@ -42,12 +43,13 @@ static void reduce_own_part(builder_t *builder)
     plan_operand_t recv = operand_cut(operand_recv(), me, 1, members);
     plan_operand_t send = operand_cut(operand_send(), me, 1, members);
     if (builder->request->premul) builder_reduce_window(builder, slot, recv, slot, STEP_FINISH);
-    else builder_reduce_window(builder, recv, slot, send, STEP_FINISH);
+    else builder_reduce_window(builder, recv, slot, send, STEP_FINISH | builder->input);
 }
 
 void allreduce_window_write(builder_t *builder)
 {
     int members = builder->members;
+    builder_share_inputs(builder, false); /* who has signalled stage 1 has read all inputs */
     builder_reclaim(builder);
     builder_publish_parts(builder, operand_slot(builder->me), operand_send());
     builder_signal(builder, 0);

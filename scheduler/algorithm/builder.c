@@ -132,6 +132,14 @@ void builder_wait(builder_t *builder)
     append(builder, &step);
 }
 
+void builder_share_inputs(builder_t *builder, bool readers)
+{
+    if (builder->request->premul || builder->request->share || builder->request->small) return;
+    builder->input = STEP_INPUT;
+    builder->plan->shares_inputs = true;
+    builder->plan->awaits_readers = readers;
+}
+
 void builder_publish_parts(builder_t *builder, plan_operand_t slot, plan_operand_t send)
 {
     int me = builder->me, members = builder->members;
@@ -139,9 +147,9 @@ void builder_publish_parts(builder_t *builder, plan_operand_t slot, plan_operand
         builder_copy(builder, slot, send, STEP_SCALE);
         return;
     }
-    builder_copy(builder, operand_cut(slot, 0, me, members), operand_cut(send, 0, me, members), 0);
+    builder_copy(builder, operand_cut(slot, 0, me, members), operand_cut(send, 0, me, members), builder->input);
     int after = members - me - 1;
-    builder_copy(builder, operand_cut(slot, me + 1, after, members), operand_cut(send, me + 1, after, members), 0);
+    builder_copy(builder, operand_cut(slot, me + 1, after, members), operand_cut(send, me + 1, after, members), builder->input);
 }
 
 plan_operand_t builder_own_source(const builder_t *builder, plan_operand_t slot, plan_operand_t send)

@@ -17,6 +17,7 @@ typedef struct builder {
     int rank, root;
     int host, hosts;
     int me, members; /* this rank among the members of its host, and their number */
+    unsigned input;  /* STEP_INPUT once builder_share_inputs was called and allows it, else 0 */
 } builder_t;
 
 typedef void builder_write_t(builder_t *builder);
@@ -92,6 +93,11 @@ void builder_convert(builder_t *builder, plan_operand_t destination, plan_operan
 void builder_sum_host(builder_t *builder, plan_operand_t slot, plan_operand_t source);
 /** For a result that only the caller reads: STEP_STREAM, but not where it is small enough to stay in a cache anyway. */
 static inline unsigned builder_stream(const builder_t *builder) { return builder->request->small ? 0 : STEP_STREAM; }
+/**
+ * From here on steps that get `builder->input` move inputs that members may share: not when they are scaled on the way, nor small.
+ * readers: plan->awaits_readers.
+ */
+void builder_share_inputs(builder_t *builder, bool readers);
 /** Copy to one's own slot what the other members reduce: all parts but mine, or with a premul factor everything, scaled. */
 void builder_publish_parts(builder_t *builder, plan_operand_t slot, plan_operand_t send);
 /** Where REDUCE_WINDOW finds this rank's own values after they were published: in place, or scaled in the slot. */

@@ -28,16 +28,17 @@ void reduce_scatter_window_write(builder_t *builder)
     const topology_t *topology = builder->topology;
     int me = builder->me, members = builder->members;
     builder->plan->places = members;
+    builder_share_inputs(builder, true);
     builder_reclaim(builder);
     for (int step = 1; step <= members; step++) { /* one's own comes last, and only scaled: a factor is applied once */
         int member = (me + step) % members, rank = topology_rank(topology, builder->host, member);
         if (member == me && !builder->request->premul) continue;
-        builder_copy(builder, operand_block(SPACE_SLOT, me, rank, member), send_block(rank, member), builder_scale(builder));
+        builder_copy(builder, operand_block(SPACE_SLOT, me, rank, member), send_block(rank, member), builder_scale(builder) | builder->input);
     }
     builder_signal(builder, 0);
     builder_await(builder, 0, PLAN_ALL);
     plan_operand_t own = builder_own_source(builder, operand_block(SPACE_SLOT, me, builder->rank, me), send_block(builder->rank, me));
-    builder_reduce_window(builder, recv_block(builder), operand_none(), own, STEP_FINISH);
+    builder_reduce_window(builder, recv_block(builder), operand_none(), own, STEP_FINISH | builder->input);
     builder_consumed(builder);
 }
 

@@ -53,6 +53,7 @@ Case make_case(std::mt19937_64 &random, Collective collective, int size, size_t 
     one.root = static_cast<int>(random() % static_cast<size_t>(size));
     one.in_place = random() % 2;
     one.values = random() % 1000;
+    if (random() % 2) one.shared = random(); // on some ranks
     return one;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <new>
 
 namespace comm_test {
 
@@ -56,7 +57,7 @@ std::string Case::describe() const
         for (size_t each : counts) text += " " + std::to_string(each);
     }
     if (is_rooted(collective)) text += " root " + std::to_string(root);
-    return text + (in_place ? " in place" : "") + " values " + std::to_string(values);
+    return text + (in_place ? " in place" : "") + " values " + std::to_string(values) + " shared " + std::to_string(shared);
 }
 
 std::vector<size_t> uneven_counts(std::mt19937_64 &random, Collective collective, int size, size_t limit)
@@ -73,10 +74,26 @@ enum { GUARD = 64 };
 
 unsigned char *Operation::Block::data() { return memory.data() + GUARD; }
 
-void Operation::Block::make(size_t size)
+void *get_memory(quoit_comm_t *comm, size_t bytes)
+{
+    void *memory = nullptr;
+    if (!comm) return ::operator new(bytes);
+    if (quoit_memory_alloc(comm, bytes, &memory) != QUOIT_OK) throw std::bad_alloc();
+    return memory;
+}
+
+void put_memory(quoit_comm_t *comm, void *memory)
+{
+    if (comm)
+        quoit_memory_free(memory);
+    else
+        ::operator delete(memory);
+}
+
+void Operation::Block::make(size_t size, quoit_comm_t *comm)
 {
     bytes = size;
-    memory.assign(size + 2 * GUARD, 0xa5);
+    memory = std::vector<unsigned char, Allocator<unsigned char>>(size + 2 * GUARD, 0xa5, Allocator<unsigned char>{comm});
 }
 
 bool Operation::Block::guards_hold() const
@@ -202,10 +219,11 @@ Operation::Operation(const Case &one, quoit_comm_t *comm)
 
 void Operation::lay_out()
 {
+    quoit_comm_t *memory = case_.shared >> rank_ & 1 ? comm_ : nullptr;
     bool root = rank_ == case_.root;
     auto one_block = [&](std::vector<Block> &side, size_t count) {
         side.resize(1);
-        side[0].make(count * width_);
+        side[0].make(count * width_, memory);
     };
     auto fill = [&](Block &block, size_t at, int part, size_t count) {
         Bytes bytes = input(rank_, part, count);
@@ -237,7 +255,7 @@ void Operation::lay_out()
         one_block(send_, count_of(rank_));
         fill(send_[0], 0, 0, count_of(rank_));
         recv_.resize(n);
-        each_part([&](int part) { recv_[static_cast<size_t>(part)].make(count_of(part) * width_); });
+        each_part([&](int part) { recv_[static_cast<size_t>(part)].make(count_of(part) * width_, memory); });
         if (in_place_) fill(recv_[static_cast<size_t>(rank_)], 0, 0, count_of(rank_));
         break;
     case Collective::ReduceScatter:
@@ -248,7 +266,7 @@ void Operation::lay_out()
     case Collective::ReduceScatterv:
         send_.resize(n);
         each_part([&](int part) {
-            send_[static_cast<size_t>(part)].make(count_of(part) * width_);
+            send_[static_cast<size_t>(part)].make(count_of(part) * width_, memory);
             fill(send_[static_cast<size_t>(part)], 0, part, count_of(part));
         });
         one_block(recv_, count_of(rank_));
@@ -263,9 +281,9 @@ void Operation::lay_out()
         recv_.resize(n);
         each_part([&](int part) {
             size_t to = static_cast<size_t>(part), me = static_cast<size_t>(rank_);
-            send_[to].make(case_.counts[me * n + to] * width_);
+            send_[to].make(case_.counts[me * n + to] * width_, memory);
             fill(send_[to], 0, part, case_.counts[me * n + to]);
-            recv_[to].make(case_.counts[to * n + me] * width_);
+            recv_[to].make(case_.counts[to * n + me] * width_, memory);
         });
         break;
     case Collective::Gather:
@@ -277,7 +295,7 @@ void Operation::lay_out()
             one_block(recv_, count * n);
         } else {
             recv_.resize(n);
-            each_part([&](int part) { recv_[static_cast<size_t>(part)].make(count_of(part) * width_); });
+            each_part([&](int part) { recv_[static_cast<size_t>(part)].make(count_of(part) * width_, memory); });
         }
         break;
     case Collective::Scatter:
@@ -290,7 +308,7 @@ void Operation::lay_out()
         } else {
             send_.resize(n);
             each_part([&](int part) {
-                send_[static_cast<size_t>(part)].make(count_of(part) * width_);
+                send_[static_cast<size_t>(part)].make(count_of(part) * width_, memory);
                 fill(send_[static_cast<size_t>(part)], 0, part, count_of(part));
             });
         }

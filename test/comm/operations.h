@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 extern "C" {
@@ -25,6 +26,18 @@ bool reduces(Collective collective);
 bool is_rooted(Collective collective);
 bool has_parts(Collective collective);
 
+// Memory of a vector: from quoit_memory_alloc, or without a communicator from anywhere.
+void *get_memory(quoit_comm_t *comm, size_t bytes);
+void put_memory(quoit_comm_t *comm, void *memory);
+template <class Element> struct Allocator {
+    using value_type = Element;
+    using propagate_on_container_move_assignment = std::true_type;
+    quoit_comm_t *comm = nullptr;
+    Element *allocate(size_t count) { return static_cast<Element *>(get_memory(comm, count * sizeof(Element))); }
+    void deallocate(Element *memory, size_t) { put_memory(comm, memory); }
+    bool operator==(const Allocator &other) const { return comm == other.comm; }
+};
+
 struct Case {
     Collective collective = Collective::Allreduce;
     quoit_dtype_t dtype = QUOIT_F32;
@@ -34,6 +47,7 @@ struct Case {
     int root = 0;
     bool in_place = false;
     uint64_t values = 1;
+    uint64_t shared = 0;         // bit r: rank r has its buffers in shared memory
     std::string describe() const;
 };
 
@@ -52,12 +66,12 @@ class Operation {
 
   private:
     struct Block {
-        std::vector<unsigned char> memory;
+        std::vector<unsigned char, Allocator<unsigned char>> memory;
         size_t bytes = 0;
         unsigned char *data();
         const unsigned char *data() const { return const_cast<Block *>(this)->data(); }
         bool guards_hold() const;
-        void make(size_t size);
+        void make(size_t size, quoit_comm_t *comm);
     };
     using Bytes = std::vector<unsigned char>;
     Bytes input(int from, int part, size_t count) const;

@@ -5,13 +5,14 @@ Each call is made with each dtype, and each operation with each dtype, on small 
 ("yes") when the result is right; else the outcome is the reason that was raised, or "wrong result".
 """
 
+import datetime
 import re
 import warnings
 
 import torch
 import torch.distributed as dist
 
-from launcher import run
+from launcher import directory, run
 
 NAMES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "int8", "uint8",
          "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool", "complex32", "complex64", "complex128"]
@@ -264,7 +265,21 @@ def calls(rank, name):
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return tensor.item() == 2**62 + 1
 
-    return {**every, "barrier": barrier, "monitored_barrier": monitored, "all_reduce of a sparse tensor": sparse,
+    def merge():
+        store = dist.FileStore(str(directory() / "merge"), 2)
+        merged = dist.group.WORLD.merge_remote_group(store, 2, datetime.timedelta(seconds=30), "merged")
+        tensor = mine.clone()
+        merged.allreduce([tensor]).wait()
+        return same(tensor, total())
+
+    def allocate():
+        cpu = torch.device("cpu")
+        tensor = dist.group.WORLD._get_backend(cpu).allocate_tensor(mine.numel(), dtype=mine.dtype, device=cpu)
+        tensor.copy_(mine)
+        dist.all_reduce(tensor)
+        return same(tensor, total())
+
+    return {**every, "merge_remote_group": merge, "allocate_tensor of the group's backend": allocate, "barrier": barrier, "monitored_barrier": monitored, "all_reduce of a sparse tensor": sparse,
             "all_gather_object": objects, "Work.get_future().then()": future, "all_reduce MAX of int64 above 2^53": large}
 
 

@@ -237,3 +237,117 @@ def test_torchrun(tmp_path: Path):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.count("passed") == 2, done.stdout[-3000:]
     assert done.stdout.count("first") >= 1, done.stdout[-3000:]
+
+
+def worker_merge(rank, size):
+    """Two groups of two become one of four; that one works, and so do the old ones."""
+    import quoit
+
+    half = argument()  # "split": halves of one job; "apart": jobs that know nothing of each other
+    if half == "apart":
+        job = rank // 2
+        store = dist.FileStore(str(directory() / f"job{job}"), 2)
+        dist.init_process_group("quoit", store=store, rank=rank % 2, world_size=2)
+        mine = dist.distributed_c10d._get_default_group()
+    else:
+        dist.init_process_group("quoit")
+        mine = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    timeout = datetime.timedelta(seconds=40)
+    merged = mine.merge_remote_group(dist.FileStore(str(directory() / "merge"), 4), 4, timeout, "both")
+    assert merged.size() == 4 and merged.group_name == "both"
+    backend = merged._get_backend(torch.device("cpu"))
+    assert backend.name() == "quoit" and backend.options.timeout == timeout and isinstance(backend, quoit.ProcessGroupQuoit)
+    for count in (3, 100000):
+        tensor = torch.full((count,), float(merged.rank() + 1))
+        merged.allreduce([tensor]).wait()
+        assert tensor.eq(10).all(), tensor
+        tensor = torch.full((count,), float(rank))
+        mine.allreduce([tensor]).wait()
+        assert tensor.eq(1 if rank < 2 else 5).all(), tensor
+    merged.barrier().wait()
+    found = merged.rank()
+    merged.shutdown()
+    tensor = torch.ones(7)
+    mine.allreduce([tensor]).wait()
+    assert tensor.eq(2).all()
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.parametrize("half", ["split", "apart"])
+def test_merge(half):
+    assert sorted(run(4, worker_merge, backend=None, argument=half)) == [0, 1, 2, 3]
+
+
+def worker_merge_alone(rank, size):
+    """The other group never comes: an error in time, and the group that is there goes on."""
+    group = dist.distributed_c10d._get_default_group()
+    store = dist.FileStore(str(directory() / "merge"), 4)
+    text = message_of(lambda: group.merge_remote_group(store, 4, datetime.timedelta(seconds=1), "both"), dist.DistNetworkError)
+    assert "creating group both" in text and "timed out" in text.lower(), text
+    check()
+
+
+def test_merge_without_the_other():
+    run(2, worker_merge_alone)
+
+
+def connections():
+    """TCP connections of this process that Quoit made: between two addresses of loopback, neither the store's."""
+    import os
+    import socket
+
+    found, store = 0, int(os.environ["MASTER_PORT"])
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as copy:
+                if copy.family == socket.AF_UNIX or copy.type != socket.SOCK_STREAM:
+                    continue
+                if store not in (copy.getpeername()[1], copy.getsockname()[1]):
+                    found += 1
+        except OSError:
+            continue  # it listens, or was the directory's
+    return found
+
+
+def worker_sockets(rank, size):
+    import os
+    import warnings
+
+    import quoit
+
+    os.environ["QUOIT_HOST_LABEL"] = str(rank)  # hosts of their own: tcp joins them
+    for bad in (0, 17, -1):
+        assert "1 to 16 are possible" in message_of(lambda: quoit.Options(sockets=bad), ValueError)
+    options = quoit.Options(sockets=5)
+    assert options.sockets == 5 and quoit.Options().sockets is None
+    dist.init_process_group("quoit", pg_options=options)
+    check()
+    first = connections()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for sockets in (5, 3, 3):
+            check(dist.new_group(list(range(size)), pg_options=quoit.Options(sockets=sockets)))
+    texts = [str(each.message) for each in caught if "sockets" in str(each.message)]
+    assert len(texts) == 1 and "sockets=3" in texts[0] and "have 5 TCP connections" in texts[0], texts
+    assert connections() == first
+    dist.destroy_process_group()
+    return first
+
+
+def worker_sockets_by_setting(rank, size):
+    import os
+
+    os.environ["QUOIT_HOST_LABEL"] = str(rank)
+    dist.init_process_group("quoit")
+    check()
+    found = connections()
+    dist.destroy_process_group()
+    return found
+
+
+def test_sockets():
+    assert run(2, worker_sockets, backend=None) == [5, 5]
+    assert run(2, worker_sockets_by_setting, backend=None, env={"QUOIT_TCP_SOCKETS": "3"}) == [3, 3]

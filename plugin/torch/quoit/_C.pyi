@@ -13,11 +13,16 @@ class Options(Backend.Options):
     timeout: limit of creating the group and of each operation; wins over the ``timeout`` given beside it.
     wire_dtype: what sums of floats are while they cross the network between hosts: ``"bf16"``, ``"fp16"``, ``"int8"``, ``"float32"``
     or ``"none"``; the same on all ranks. None: setting ``QUOIT_WIRE_DTYPE``.
+    sockets: TCP connections between two processes of different hosts, 1 to 16. All groups share them, so the first group of the
+    process decides; a different wish of a later one is a warning, once. None leaves it to the setting ``QUOIT_TCP_SOCKETS``.
     """
 
     timeout: datetime.timedelta
     wire_dtype: Optional[str]
-    def __init__(self, timeout: Optional[datetime.timedelta] = None, wire_dtype: Optional[str] = None) -> None: ...
+    sockets: Optional[int]
+    def __init__(
+        self, timeout: Optional[datetime.timedelta] = None, wire_dtype: Optional[str] = None, sockets: Optional[int] = None
+    ) -> None: ...
 
 class ProcessGroupQuoit(Backend):
     """The backend object of a group: what ``torch.distributed`` calls. ``quoit.describe`` and its like find it themselves."""

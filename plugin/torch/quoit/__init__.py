@@ -84,7 +84,8 @@ def describe(group: Optional[dist.ProcessGroup] = None, as_dict: bool = False) -
     It returns text for people, or with ``as_dict=True`` a dictionary of plain values, which ``json.dumps`` takes: ``name``,
     ``rank``, ``size``, ``status`` (``"success"`` while there was no error), and, of a group whose ranks have met, ``version``,
     ``hosts`` (their number), ``error``, ``tls`` (between hosts: ``"off"``, ``"psk"`` or ``"certificates"``), ``finished``
-    (collectives) and ``ranks``, a dictionary for each rank.
+    (collectives), ``copied`` and ``in_place`` (bytes that its collectives copied, and that they read where they lie in the memory of
+    other ranks), ``memory`` (bytes of such memory that this process has handed out), and ``ranks``, a dictionary for each rank.
     """
     backend = _backend_of(group)
     if not as_dict:

@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "errors.h"
 #include "interpreter.h"
@@ -44,6 +47,27 @@ c10::intrusive_ptr<Communicator> parent_communicator()
     return parent && parent->is_open() && !parent->is_inherited() ? parent : nullptr;
 }
 
+/**
+ * Connections belong to pairs of processes and are shared by their groups, so the first group of the process that is made decides how
+ * many TCP connections a pair has. A later group that wishes another number is told so, once.
+ */
+void wish_sockets(int sockets)
+{
+    static std::once_flag told;
+    const std::string wanted = std::to_string(sockets);
+    const char *current = nullptr;
+    if (!sockets || quoit_setting_set("TCP_SOCKETS", wanted.c_str()) == QUOIT_OK)
+        return;
+    const std::string why = quoit_last_error();
+    TORCH_CHECK_VALUE(quoit_setting_get("TCP_SOCKETS", &current) == QUOIT_OK, "quoit: ", why);
+    if (wanted != current) {
+        std::call_once(told, [&] {
+            TORCH_WARN("quoit: sockets=", wanted, " changes nothing any more: pairs of processes have ", current,
+                       " TCP connections, as decided by the first group of this process");
+        });
+    }
+}
+
 } // namespace
 
 ProcessGroupQuoit::Options::Options(std::optional<milliseconds> timeout)
@@ -62,6 +86,8 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::Dist
         own->timeout = given->timeout;
         own->timeout_given = given->timeout_given;
         own->wire = given->wire;
+        own->sockets = given->sockets;
+        wish_sockets(own->sockets);
     }
     if (!own->timeout_given)
         own->timeout = std::chrono::duration_cast<milliseconds>(backend.timeout);
@@ -167,6 +193,44 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::split(const c10::intrusive_
                                                         store, id_ + "/" + own->group_name + "." + std::to_string(number), own);
     group->adoptParent(communicator(), ranks);
     return group;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupQuoit::merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                                           const c10::intrusive_ptr<c10d::Backend::Options> &options, const int &rank,
+                                                           const int &size)
+{
+    WithoutGil nogil;
+    auto own = c10::make_intrusive<Options>(options ? options->timeout : options_->timeout);
+    own->wire = options_->wire;
+    own->group_name = options ? options->group_name : id_ + ":merge";
+    if (options)
+        own->group_desc = options->group_desc;
+    /* PyTorch asks once for each device, with the same store, rank and size: each time it is another group. */
+    const int64_t number = store->add("quoit/merge/" + own->group_name + "/" + std::to_string(rank), 1);
+    const auto place = c10::make_intrusive<c10d::PrefixStore>("quoit/merge/" + own->group_name + "." + std::to_string(number), store);
+    auto group = c10::make_intrusive<ProcessGroupQuoit>(rank, size, place, own->group_name, own);
+    group->meet();
+    return group;
+}
+
+/* ---------------------------------------------------------------- memory */
+
+at::Tensor ProcessGroupQuoit::allocateTensor(long size, at::TensorOptions options)
+{
+    TORCH_CHECK_VALUE(size >= 0, "quoit: allocate_tensor of ", size, " elements");
+    TORCH_CHECK_NOT_IMPLEMENTED(options.device().is_cpu(), "quoit: allocate_tensor is for the CPU, not for ", options.device());
+    const size_t bytes = static_cast<size_t>(size) * options.dtype().itemsize();
+    if (bytes == 0)
+        return at::empty({size}, options);
+    WithoutGil nogil;
+    Communicator::Use use(*communicator(), Communicator::Use::kNew);
+    if (!use)
+        throw_error(QUOIT_ERR_CLOSED, "allocate_tensor", "the process group was destroyed");
+    void *memory = nullptr;
+    const quoit_status_t status = quoit_memory_alloc(use.comm(), bytes, &memory);
+    if (status != QUOIT_OK)
+        throw_error(status, "allocate_tensor", quoit_last_error());
+    return at::from_blob(memory, {size}, quoit_memory_free, options);
 }
 
 c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::shrink(std::optional<milliseconds> timeout, std::vector<int> &members)

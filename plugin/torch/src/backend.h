@@ -32,6 +32,7 @@ public:
         c10::intrusive_ptr<c10d::Backend::Options> clone() const QUOIT_OVERRIDE_2_14 { return c10::make_intrusive<Options>(*this); }
         quoit_wire_t wire = QUOIT_WIRE_DEFAULT; /* what sums of floats are between hosts */
         bool timeout_given; /* it wins over the timeout of init_process_group and new_group then */
+        int sockets = 0;    /* TCP connections a pair of processes: see wish_sockets(); 0: no wish */
     };
 
     /** The default group blocks until all ranks have come; other groups of a quoit default group never block. */
@@ -60,6 +61,15 @@ public:
     bool supportsSplitting() const override { return true; }
     c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
                                             const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
+
+    /** A group of the ranks that meet in `store`, whatever groups they come from. */
+    c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store> &store,
+                                            const c10::intrusive_ptr<c10d::Backend::Options> &options, const int &rank,
+                                            const int &size) override;
+
+    /** Tensors of the CPU in memory that the ranks of this host read where it lies; ordinary memory where there is none to share. */
+    at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;
+    bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; } /* a CPU has no index */
 
     /** `hook` is told of each operation's end by whichever thread ended it. One a group. */
     void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) override;

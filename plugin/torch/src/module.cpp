@@ -120,10 +120,20 @@ std::optional<std::string> wire_text(quoit_wire_t wire)
     return wire == QUOIT_WIRE_DEFAULT ? std::nullopt : std::optional<std::string>(quoit_wire_name(wire));
 }
 
-OptionsPtr make_options(std::optional<Milliseconds> timeout, const std::optional<std::string> &wire)
+/** 0 for None. */
+int checked_sockets(std::optional<int> sockets)
+{
+    constexpr int kMost = 16; /* of setting TCP_SOCKETS */
+    if (sockets && (*sockets < 1 || *sockets > kMost))
+        throw py::value_error("quoit: sockets=" + std::to_string(*sockets) + "; 1 to " + std::to_string(kMost) + " are possible");
+    return sockets.value_or(0);
+}
+
+OptionsPtr make_options(std::optional<Milliseconds> timeout, const std::optional<std::string> &wire, std::optional<int> sockets)
 {
     auto options = c10::make_intrusive<ProcessGroupQuoit::Options>(timeout);
     options->wire = parse_wire(wire);
+    options->sockets = checked_sockets(sockets);
     return options;
 }
 
@@ -132,10 +142,15 @@ void bind_options(py::module_ &module, const py::object &backend)
     const py::object base = backend.attr("Options");
     py::class_<ProcessGroupQuoit::Options, OptionsPtr>(module, "Options", base, "Options of a group: init_process_group(pg_options=...)")
         .def(py::init(&make_options), py::arg("timeout") = py::none(), py::arg("wire_dtype") = py::none(),
-             "timeout: limit of creating the group and of each operation; wire_dtype: what sums of floats are between hosts")
+             py::arg("sockets") = py::none(),
+             "timeout: limit of creating the group and of each operation; wire_dtype: what sums of floats are between hosts; "
+             "sockets: TCP connections a pair of processes")
         .def_property(
             "wire_dtype", [](const ProcessGroupQuoit::Options &self) { return wire_text(self.wire); },
             [](ProcessGroupQuoit::Options &self, const std::optional<std::string> &name) { self.wire = parse_wire(name); })
+        .def_property(
+            "sockets", [](const ProcessGroupQuoit::Options &self) { return self.sockets ? std::optional<int>(self.sockets) : std::nullopt; },
+            [](ProcessGroupQuoit::Options &self, std::optional<int> sockets) { self.sockets = checked_sockets(sockets); })
         .def_property(
             "timeout", [](const ProcessGroupQuoit::Options &self) { return self.timeout; },
             [](ProcessGroupQuoit::Options &self, Milliseconds timeout) {
