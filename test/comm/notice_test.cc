@@ -27,7 +27,7 @@ notice_call_t some_call()
     call.calls = NOTICE_CALLS;
     for (int i = 0; i < NOTICE_CALLS; i++) {
         call.call[i].hash = 100u + static_cast<uint32_t>(i);
-        call.call[i].description = {static_cast<uint32_t>(50 - i), 2, 7, 1, -1, UINT64_MAX - static_cast<uint64_t>(i)};
+        call.call[i].description = {static_cast<uint32_t>(50 - i), 2, 7, 1, 4, -1, UINT64_MAX - static_cast<uint64_t>(i)};
     }
     snprintf(call.doing, sizeof call.doing, "it waits for rank 4");
     snprintf(call.members, sizeof call.members, "%0*d", NOTICE_CALL_TEXT - 1, 0); // as long as can be
