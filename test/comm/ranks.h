@@ -26,8 +26,8 @@ bool has_sanitizer();     // limits are wider then
 double slow();            // TEST_SLOW, and more with a sanitizer: stretches limits
 bool has_thread_sanitizer();
 
-// The host of each rank, in the cases of a suite. Under ThreadSanitizer, which makes many ranks on few processors very slow, the
-// worlds of more than four ranks are kept for long runs.
+// The host of each rank, in the cases of a suite. With a sanitizer, which makes many ranks on few processors very slow, the worlds of
+// more than four ranks are kept for long runs.
 std::vector<std::vector<int>> worlds(std::vector<std::vector<int>> all);
 
 // ------------------------------------------------------------------ a store in memory

@@ -59,13 +59,16 @@ quoit_status_t wait_limited(quoit_request_t *request, double limit_s = 60)
     }
 }
 
+// Under ThreadSanitizer a few will do.
+int rounds(int many) { return has_thread_sanitizer() ? many / 4 : many; }
+
 TEST_P(Requests, ManyInFlightEndedInAnyOrder)
 {
     run_ranks({.host_of = GetParam()}, [&](Rank &self) {
         std::mt19937_64 own(seed() + static_cast<uint64_t>(self.rank));
         for (int round = 0; round < 3; round++) {
             std::vector<std::unique_ptr<Operation>> operations;
-            std::vector<quoit_request_t *> requests(60);
+            std::vector<quoit_request_t *> requests(has_thread_sanitizer() ? 25 : 60);
             for (auto &request : requests) {
                 operations.push_back(std::make_unique<Operation>(any_case(self.random, self.size, any_size(self.random)), self.comm));
                 ASSERT_EQ(operations.back()->issue(&request), QUOIT_OK) << quoit_last_error();
@@ -94,7 +97,7 @@ TEST_P(Requests, ManyInFlightEndedInAnyOrder)
 TEST_P(Requests, FreedWithoutWaiting)
 {
     run_ranks({.host_of = GetParam()}, [&](Rank &self) {
-        for (int round = 0; round < 20; round++) {
+        for (int round = 0; round < rounds(20); round++) {
             std::vector<std::unique_ptr<Operation>> operations;
             for (int i = 0; i < 10; i++) {
                 operations.push_back(std::make_unique<Operation>(any_case(self.random, self.size, any_size(self.random)), self.comm));
@@ -161,7 +164,7 @@ TEST_P(Requests, ThreadsOnSeveralCommunicators)
                     EXPECT_EQ(operation->check(), "") << "thread " << i;
                     quoit_request_free(request);
                 };
-                for (int k = 0; k < 60; k++) {
+                for (int k = 0; k < rounds(60); k++) {
                     auto operation = std::make_unique<Operation>(any_case(random, self.size, any_size(random)), comms[i]);
                     if (own() % 2) {
                         EXPECT_EQ(operation->issue(nullptr), QUOIT_OK) << operation->what().describe() << ": " << quoit_last_error();
@@ -223,7 +226,7 @@ TEST_P(Requests, NothingIsLeftBehindByWaiters)
         quoit_comm_t *other = nullptr, *third = nullptr;
         ASSERT_EQ(quoit_comm_create_group(self.comm, all.data(), self.size, "other", nullptr, &other), QUOIT_OK) << quoit_last_error();
         ASSERT_EQ(quoit_comm_create_group(self.comm, all.data(), self.size, "third", nullptr, &third), QUOIT_OK) << quoit_last_error();
-        for (int round = 0; round < (long_run() ? 300 : 40); round++) {
+        for (int round = 0; round < (long_run() ? 300 : rounds(40)); round++) {
             if (self.rank == 0) done = 0;
             ASSERT_EQ(quoit_barrier(self.comm, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
             Case one, late;

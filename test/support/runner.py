@@ -100,6 +100,14 @@ def how(status):
     return "time limit reached" if status is None else f"status {status}"
 
 
+def share_compilations():
+    """The package is made of the same C files, with the same options, as the C tests: compiled once, they come from ccache's store then."""
+    if shutil.which("ccache"):
+        os.environ.setdefault("CMAKE_C_COMPILER_LAUNCHER", "ccache")
+        os.environ.setdefault("CCACHE_DIR", os.path.join(ROOT, "build", "ccache"))
+        os.environ["CCACHE_NOHASHDIR"] = "1"  # the folder that a compiler runs in is of no matter
+
+
 # ---------------------------------------------------------------- C
 
 
@@ -271,6 +279,7 @@ def pytest(folder, limit):
     return suite
 
 
+PROCESSES = ["test_comm_faults", "test_comm_mismatch", "test_comm_resources", "test_comm_cuts"]  # their ranks are: no races for ThreadSanitizer to see
 TSAN = "halt_on_error=1:second_deadlock_stack=1"
 ASAN = "detect_stack_use_after_return=1:strict_string_checks=1"
 
@@ -298,7 +307,7 @@ SUITES = {
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
                   sanitized_tests("build-asan", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",), behind=True),
     "tsan": Suite("C tests under ThreadSanitizer",
-                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation(), ["test_comm_faults", "test_comm_mismatch"]), ("build-tsan",), behind=True),
+                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation(), PROCESSES), ("build-tsan",), behind=True),
 }
 
 
@@ -394,6 +403,7 @@ def main():
     unknown = [key for key in chosen if key not in SUITES]
     if unknown:
         parser.error(f"--only {','.join(unknown)}: no such suite; there are {', '.join(SUITES)}")
+    share_compilations()
     results = run_suites(with_needs(chosen), options.limit)
     strict = os.geteuid() == 0 and shutil.which("apt-get") is not None and not options.only
     print("== summary")

@@ -7,6 +7,8 @@ import torch.distributed as dist
 
 from launcher import run
 
+IMPORTS = ["torch._dynamo"]  # what the functional collectives import
+
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 MORE_INTEGERS = [torch.uint16, torch.uint32, torch.uint64]
