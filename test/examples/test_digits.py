@@ -22,6 +22,7 @@ BACKEND = os.environ.get("QUOIT_TEST_BACKEND", "quoit")
 SLOW = float(os.environ.get("TEST_SLOW", "1"))
 LONG = os.environ.get("QUOIT_TEST_LONG", "0") != "0"
 LIMIT = 240 * SLOW
+GLOO_EPOCHS = 8 if LONG else 2  # its ranks take minutes where seven share two processors
 SAME_BITS = "weights are the same bits on every rank"
 
 pytest.importorskip("torch")
@@ -48,6 +49,17 @@ def torchrun(folder, backend, *extra, ranks=2):
     return read(folder / f"{backend}.json"), done.stdout
 
 
+def compared(run, *arguments):
+    """A run of Gloo, to compare with. On a busy machine Gloo sometimes hangs, or dies at its end: that is tried again, and told."""
+    for last in (False, False, True):
+        try:
+            return run(*arguments)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            if last:
+                raise
+            print(f"Gloo's run failed: {error}", flush=True)
+
+
 def assert_same_training(mine, gloo, epochs=None):
     """To three digits, each epoch; Gloo may have done fewer, since training takes the same way whatever comes after."""
     assert len(mine["losses"]) >= len(gloo["losses"]) == (epochs or len(mine["losses"])) > 0
@@ -59,13 +71,13 @@ def assert_same_training(mine, gloo, epochs=None):
 @pytest.fixture(scope="module")
 def one_host(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one_host")
-    return folder, torchrun(folder, BACKEND), torchrun(folder, "gloo")
+    return folder, torchrun(folder, BACKEND), compared(torchrun, folder, "gloo", "--epochs", str(GLOO_EPOCHS))
 
 
 def test_one_host_trains_as_gloo_does(one_host):
     _, (mine, _), (gloo, _) = one_host
     assert mine["backend"] == BACKEND and mine["size"] == 2
-    assert_same_training(mine, gloo)
+    assert_same_training(mine, gloo, GLOO_EPOCHS)
 
 
 def test_output_has_a_line_an_epoch(one_host):
@@ -99,7 +111,8 @@ def run_on_hosts(hosts, folder, backend, *extra):
     before = [hosts.counters(h) for h in range(len(hosts.ranks))]
     words = [sys.executable, EXAMPLE, "--backend", backend, "--json", str(folder / f"{backend}.json"), "--describe",
              str(folder / "describe.json"), *extra]
-    results = hosts.run(words, timeout=LIMIT, env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": hosts.interface})
+    limit = LIMIT if LONG or backend != "gloo" else LIMIT / 2
+    results = hosts.run(words, timeout=limit, env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": hosts.interface})
     assert all(r.returncode == 0 for r in results), hosts.explain(results)
     assert SAME_BITS in results[0].stdout, results[0].stdout
     sent = [hosts.counters(h)["sent"] - before[h]["sent"] for h in range(len(hosts.ranks))]
@@ -112,10 +125,9 @@ def test_seven_ranks_on_two_hosts(tmp_path):
         pytest.skip(why)
     with hosts_module.Hosts([4, 3], rate="1gbit") as hosts:
         mine, sent = run_on_hosts(hosts, tmp_path, BACKEND)
-        epochs = 8 if LONG else 2  # Gloo's ranks take minutes where seven share two processors
-        gloo, gloo_sent = run_on_hosts(hosts, tmp_path, "gloo", "--epochs", str(epochs))
+        gloo, gloo_sent = compared(run_on_hosts, hosts, tmp_path, "gloo", "--epochs", str(GLOO_EPOCHS))
     assert mine["size"] == 7
-    assert_same_training(mine, gloo, epochs)
+    assert_same_training(mine, gloo, GLOO_EPOCHS)
     # Each step sends all gradients across; 8 epochs of 23 steps of some 60 kB.
     assert min(sent) > 5_000_000, f"bytes on the veth: {sent} with {BACKEND}, {gloo_sent} with gloo"
     if BACKEND == "quoit":

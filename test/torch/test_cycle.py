@@ -37,6 +37,16 @@ def resident():
     return sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem")) * 1024
 
 
+def watch_a_future(rank):
+    """One of two ranks waits for a future that cannot be done when it is made: the thread that watches futures, one a process for good, runs then."""
+    received = torch.zeros(3)
+    future = dist.irecv(received, 1 - rank).get_future()
+    dist.barrier()
+    dist.send(torch.ones(3), 1 - rank)
+    future.wait()
+    assert (received == 1).all()
+
+
 def worker_again(rank, size):
     """init and destroy, with groups, works and a few sizes in between."""
     rounds, labels = argument()
@@ -51,11 +61,12 @@ def worker_again(rank, size):
         assert (tensor == size).all()
         works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(3)]
         works[0].get_future().wait()
+        watch_a_future(rank)
         dist.destroy_process_group()
         del group, works
         if number == 2:
             before, bytes_before = held(), resident()
-    end = time.monotonic() + 5  # a thread that has been joined is still listed for a moment
+    end = time.monotonic() + 5  # a thread that ends is still listed for a moment
     while any((after := held())[name] > before[name] for name in before) and time.monotonic() < end:
         time.sleep(0.01)
     grown = resident() - bytes_before
