@@ -301,7 +301,7 @@ SUITES = {
     "clang": Suite("the core and bench_allreduce build with clang", clang_build, behind=True),
     "c": Suite("C tests", c_tests, ("build",)),
     "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),
-    "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build",)),
+    "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build", "package")),
     "torch": Suite("PyTorch's backend", pytest("test/torch", 1500), ("build", "package")),
     "examples": Suite("examples", pytest("test/examples", 900), ("build", "package")),
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
