@@ -177,6 +177,8 @@ def own_accumulator(item: Item) -> Optional[torch.dtype]:
 def gloo_can(item: Item) -> bool:
     if item.refused or item.native or item.dtype not in GLOO_DTYPES or any(t.numel() == 0 for send in item.send for t in send):
         return False
+    if item.call == "all_to_all" and len({t.shape for send in item.send for t in send}) > 1:
+        return False  # it wants all of one size
     if item.call in GLOO_MOVES:
         return item.call != "all_gather" or len({send[0].shape for send in item.send}) == 1
     return item.call in GLOO_REDUCES and item.op not in ("AVG", "PREMUL_SUM")
