@@ -9,7 +9,8 @@ subnormal t and largest number M; everything below is computed in float64, which
 
 - SUM: n-1 additions, each off by u of a partial sum, which is at most sum|x_k|: E = (n-1) u sum|x_k| (Higham, Accuracy and Stability,
   4.4). No term for underflow: a sum of floats that is subnormal is exact. The accumulator's value lies in [S-E, S+E].
-- AVG: one division more: u |S/n| for rounding, t for underflow.
+- AVG: one division more: u |S/n| for rounding, t for underflow. Of 16- and 8-bit floats over hosts: never infinite where the inputs are
+  finite (but where float32 ends), u a rounding, and t a rank, since what crosses is divided first.
 - PREMUL_SUM: each x_k times the factor is rounded to the type first, which is repeated here exactly; then as SUM.
 - PRODUCT: n-1 roundings, E = ((n-1) u) |P| and n t prod max(1, |x_k|) for what underflows and is multiplied up again.
 - Complex SUM, AVG: real and imaginary parts, each as above. Complex PRODUCT: a product is off by sqrt(5) u of its magnitude (Brent,
@@ -168,6 +169,20 @@ def sum_interval(x: np.ndarray, dtype: torch.dtype, acc: torch.dtype, divisor: i
     return Interval(low, high, np.isnan(x).any(0) | (plus & minus), loose & ~np.isnan(x).any(0))
 
 
+def shared_average_interval(x: np.ndarray, dtype: torch.dtype) -> Interval:
+    """AVG of small floats over hosts: each host's sum is divided by a power of two before it is rounded to dtype and crosses."""
+    n, info = len(x), torch.finfo(dtype)
+    u, tiny = info.eps / 2, float(info.smallest_normal) * info.eps
+    finite = np.where(np.isfinite(x), x, 0.0)
+    magnitude = np.abs(finite).sum(0)
+    plus, minus, nan = (x == np.inf).any(0), (x == -np.inf).any(0), np.isnan(x).any(0)
+    error = magnitude / n * n * u * 1.01 + n * tiny
+    low, high = (round_to(np.clip(finite.sum(0) / n + side * error, -float(info.max), float(info.max)), dtype) for side in (-1, 1))
+    low, high = np.where(plus, np.inf, np.where(minus, -np.inf, low)), np.where(plus, np.inf, np.where(minus, -np.inf, high))
+    # Inside a host the sum is float32's, and infinite where that ends.
+    return Interval(low, high, nan | (plus & minus), (magnitude > float(torch.finfo(torch.float32).max) * (1 - 1e-6)) & ~nan)
+
+
 def product_interval(x: np.ndarray, dtype: torch.dtype, acc: torch.dtype) -> Interval:
     n, info = len(x), torch.finfo(acc)
     u, tiny, least = info.eps / 2, float(info.smallest_normal) * info.eps, float(info.smallest_normal)
@@ -210,7 +225,10 @@ def judge_floats(
     if op == "PRODUCT":
         interval = product_interval(x, dtype, acc)
         return interval.wrong(result), (interval.low, interval.high)
-    interval = sum_interval(x, dtype, acc, n if op == "AVG" else 1)
+    if op == "AVG" and acc.itemsize < 4:
+        interval = shared_average_interval(x, dtype)
+    else:
+        interval = sum_interval(x, dtype, acc, n if op == "AVG" else 1)
     wrong = interval.wrong(result)
     if strict:
         all_zero = (x == 0).all(0)
