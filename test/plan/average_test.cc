@@ -85,18 +85,7 @@ TEST(Average, IsWithinItsBoundAndTheSameOnAllRanks)
             },
             random.next());
         ASSERT_EQ(result.error, "") << sum.describe();
-        bool scatters = sum.collective == COLLECTIVE_REDUCE_SCATTER;
-        for (int rank = 0; rank < sum.ranks(); rank++) {
-            const std::vector<double> &value = result.value[static_cast<size_t>(rank)];
-            if (sum.collective == COLLECTIVE_ALLREDUCE) {
-                ASSERT_EQ(result.output[static_cast<size_t>(rank)], result.output[0]) << "rank " << rank << ", " << sum.describe();
-            }
-            for (size_t i = 0; i < value.size(); i++) {
-                size_t at = (scatters ? static_cast<size_t>(rank) * sum.count : 0) + i;
-                ASSERT_LE(std::fabs(value[i] - result.exact[at]), bound(sum, result.weight[at]))
-                    << "rank " << rank << " element " << i << ": " << value[i] << " for " << result.exact[at] << ", " << sum.describe();
-            }
-        }
+        check_sum(sum, result, [&](double weight) { return bound(sum, weight); }, "data " + std::to_string(data));
     });
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "floats.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstring>
 #include <sstream>
@@ -186,6 +188,22 @@ SumResult run_sum(const Sum &sum, const std::function<double(int, size_t)> &valu
         for (size_t i = 0; i < count; i++) result.value[at].push_back(get(sum.dtype, result.output[at].data() + i * width));
     }
     return result;
+}
+
+void check_sum(const Sum &sum, const SumResult &result, const std::function<double(double)> &bound, const std::string &drawn)
+{
+    bool scatters = sum.collective == COLLECTIVE_REDUCE_SCATTER;
+    for (int rank = 0; rank < sum.ranks(); rank++) {
+        const std::vector<double> &value = result.value[static_cast<size_t>(rank)];
+        if (sum.collective == COLLECTIVE_ALLREDUCE) {
+            ASSERT_EQ(result.output[static_cast<size_t>(rank)], result.output[0]) << "rank " << rank << ", " << drawn << ", " << sum.describe();
+        }
+        for (size_t i = 0; i < value.size(); i++) {
+            size_t at = (scatters ? static_cast<size_t>(rank) * sum.count : 0) + i;
+            ASSERT_LE(std::fabs(value[i] - result.exact[at]), bound(result.weight[at]))
+                << "rank " << rank << " element " << i << ": " << value[i] << " for " << result.exact[at] << ", " << drawn << ", " << sum.describe();
+        }
+    }
 }
 
 } // namespace plantest

@@ -37,6 +37,9 @@ struct SumResult {
 
 // value(rank, index) over the vector, or over all blocks.
 SumResult run_sum(const Sum &sum, const std::function<double(int, size_t)> &value, uint64_t seed);
+// Each value is within bound(weight of its element) of the exact one, and an allreduce leaves the same bits on all ranks. `drawn` names the
+// values in messages.
+void check_sum(const Sum &sum, const SumResult &result, const std::function<double(double)> &bound, const std::string &drawn);
 bool sum_fits(const Sum &sum);
 double factor_of(int rank);
 

@@ -89,19 +89,8 @@ TEST(Wire, WithinItsBoundAndTheSameOnAllRanks)
             SumResult result = run_sum(sum, [&](int rank, size_t i) { return draw(data, rank, i); }, random.next());
             ASSERT_EQ(result.error, "") << sum.describe();
             sums++;
-            bool scatters = sum.collective == COLLECTIVE_REDUCE_SCATTER;
             double largest = result.weight.empty() ? 0 : *std::max_element(result.weight.begin(), result.weight.end());
-            for (int rank = 0; rank < sum.ranks(); rank++) {
-                const std::vector<double> &value = result.value[static_cast<size_t>(rank)];
-                if (sum.collective == COLLECTIVE_ALLREDUCE) {
-                    ASSERT_EQ(result.output[static_cast<size_t>(rank)], result.output[0]) << "rank " << rank << ", " << sum.describe();
-                }
-                for (size_t i = 0; i < value.size(); i++) {
-                    size_t at = (scatters ? static_cast<size_t>(rank) * sum.count : 0) + i;
-                    ASSERT_LE(std::fabs(value[i] - result.exact[at]), bound(sum, result.weight[at], largest))
-                        << "rank " << rank << " element " << i << ": " << value[i] << " for " << result.exact[at] << ", data " << data << ", " << sum.describe();
-                }
-            }
+            check_sum(sum, result, [&](double weight) { return bound(sum, weight, largest); }, "data " + std::to_string(data));
         });
     EXPECT_GE(sums, 300 * rounds);
 }

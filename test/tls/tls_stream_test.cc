@@ -44,6 +44,26 @@ quoit_endpoint_t *join_through(Relay &relay, Node &a, Node &b, quoit_endpoint_t 
     return ab;
 }
 
+/* A message of many records from a to b, over a relay that will spoil it. */
+struct Spoilt {
+    Spoilt(Node &from, Node &to) : a(from), b(to), relay(to.listens_on()), ab(join_through(relay, a, b, &ba))
+    {
+        EXPECT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), room.size(), &receiving));
+    }
+    ~Spoilt()
+    {
+        transport_tcp.cancel(a.transport, 1), transport_tcp.cancel(b.transport, 1); /* the strings go before the nodes */
+        transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+    }
+    void send() { EXPECT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending)); }
+
+    Node &a, &b;
+    Relay relay;
+    quoit_endpoint_t *ba = nullptr, *ab;
+    quoit_transfer_t sending = {}, receiving = {};
+    std::string data = std::string(300000, 'd'), room = std::string(300000, 'x');
+};
+
 } // namespace
 
 TEST(TlsStream, ASenderThatIsNotReadWaitsAsleepAndThenGoesOn)
@@ -248,20 +268,14 @@ TEST(TlsStream, AnAlteredByteIsFound)
     for (size_t after : {0, 1, 3, 5, 100, 20000}) {
         Node a(1, psk(key.file)), b(2, psk(key.file));
         a.trust(), b.trust();
-        Relay relay(b.listens_on());
-        quoit_endpoint_t *ba, *ab = join_through(relay, a, b, &ba);
-        quoit_transfer_t sending = {}, receiving = {};
-        std::string data(300000, 'd'), room(300000, 'x');
-        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), room.size(), &receiving));
-        relay.alter_after(after);
-        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending));
-        ASSERT_TRUE(run({&a, &b}, [&] { relay.step(); return b.closed() != nullptr && a.closed() != nullptr; })) << "byte " << after;
+        Spoilt spoilt(a, b);
+        spoilt.relay.alter_after(after);
+        spoilt.send();
+        ASSERT_TRUE(run({&a, &b}, [&] { spoilt.relay.step(); return b.closed() != nullptr && a.closed() != nullptr; })) << "byte " << after;
         EXPECT_LT(b.closed()->status, 0) << "byte " << after << ": " << b.closed()->text;
         EXPECT_TRUE(has(b.closed()->text, "(testhost, pid")) << b.closed()->text;
         EXPECT_TRUE(has(b.closed()->text, "TLS: bytes were altered on their way")) << "byte " << after << ": " << b.closed()->text;
-        EXPECT_LT(receiving.status, 0);
-        transport_tcp.cancel(a.transport, 1), transport_tcp.cancel(b.transport, 1); /* the strings go before the nodes */
-        transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+        EXPECT_LT(spoilt.receiving.status, 0);
     }
 }
 
@@ -272,18 +286,12 @@ TEST(TlsStream, AnEndThatThePeerDidNotWriteIsAFailure)
     for (size_t after : {0, 1, 1000, 150000}) {
         Node a(1, with(psk(key.file), "TCP_SOCKETS", "1")), b(2, with(psk(key.file), "TCP_SOCKETS", "1"));
         a.trust(), b.trust();
-        Relay relay(b.listens_on());
-        quoit_endpoint_t *ba, *ab = join_through(relay, a, b, &ba);
-        quoit_transfer_t sending = {}, receiving = {};
-        std::string data(300000, 'd'), room(300000, 'x');
-        ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ba, {1, 1}, room.data(), room.size(), &receiving));
-        relay.end_after(after);
-        ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending));
-        ASSERT_TRUE(run({&a, &b}, [&] { relay.step(); return b.closed() != nullptr; })) << "byte " << after;
+        Spoilt spoilt(a, b);
+        spoilt.relay.end_after(after);
+        spoilt.send();
+        ASSERT_TRUE(run({&a, &b}, [&] { spoilt.relay.step(); return b.closed() != nullptr; })) << "byte " << after;
         EXPECT_EQ(QUOIT_ERR_PEER, b.closed()->status) << b.closed()->text;
         EXPECT_TRUE(has(b.closed()->text, "closed the connection without goodbye")) << b.closed()->text;
-        EXPECT_LT(receiving.status, 0);
-        transport_tcp.cancel(a.transport, 1), transport_tcp.cancel(b.transport, 1); /* the strings go before the nodes */
-        transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+        EXPECT_LT(spoilt.receiving.status, 0);
     }
 }
