@@ -29,8 +29,8 @@ enum { WIRE_BLOCK = 128 }; /* elements that share a scale */
 /** Bytes of `count` elements. */
 static inline size_t wire_bytes(wire_type_t type, size_t count)
 {
-    static const size_t width[WIRE_TYPES] = {[WIRE_F32] = 4, [WIRE_F16] = 2, [WIRE_BF16] = 2, [WIRE_E4M3] = 1, [WIRE_E5M2] = 1, [WIRE_I8] = 1};
-    size_t bytes = count * width[type];
+    size_t width = type == WIRE_F32 ? sizeof(float) : type == WIRE_F16 || type == WIRE_BF16 ? 2 : 1;
+    size_t bytes = count * width;
     return type == WIRE_I8 ? bytes + (count + WIRE_BLOCK - 1) / WIRE_BLOCK * sizeof(float) : bytes;
 }
 
