@@ -157,10 +157,11 @@ static size_t cache_size_of_sysfs(void)
     return largest;
 }
 
+/* sysfs comes first: on AMD's processors the C library tells the caches of a whole socket as one, which no core can fill. */
 size_t cpu_cache_size(void)
 {
-    long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (size > 0) return (size_t)size;
     size_t listed = cache_size_of_sysfs();
-    return listed ? listed : (size_t)32 << 20;
+    if (listed) return listed;
+    long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return size > 0 ? (size_t)size : (size_t)32 << 20;
 }

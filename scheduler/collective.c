@@ -97,13 +97,13 @@ static quoit_status_t hand_in(issue_t *issue)
         }
     }
     bool blocking = !issue->request;
-    bool attended = blocking || (issue->call && issue->call->flags & QUOIT_CALL_ATTENDED);
-    engine_submit(comm->engine, operation, !attended);
+    bool attended = issue->call && issue->call->flags & QUOIT_CALL_ATTENDED;
     if (!blocking) {
+        engine_submit(comm->engine, operation, !attended);
         *issue->request = (quoit_request_t *)operation;
         return QUOIT_OK;
     }
-    engine_wait(comm->engine, operation, CLOCK_NEVER); /* its own deadline ends it */
+    engine_run(comm->engine, operation); /* its own deadline ends it */
     quoit_status_t status = atomic_load_explicit(&operation->status, memory_order_acquire);
     operation_device_free(operation);
     free(operation->parts);

@@ -361,6 +361,19 @@ void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline)
     if (atomic_load_explicit(&engine->progress_refused, memory_order_relaxed)) see_out(engine, deadline);
 }
 
+void engine_run(engine_t *engine, operation_t *operation)
+{
+    if (!engine_try_enter(engine)) {
+        engine_submit(engine, operation, false);
+        engine_wait(engine, operation, CLOCK_NEVER);
+        return;
+    }
+    take_submitted(engine); /* they were handed in before */
+    comm_take(operation->comm, operation);
+    drive(engine, operation, CLOCK_NEVER);
+    if (atomic_load_explicit(&engine->progress_refused, memory_order_relaxed)) see_out(engine, CLOCK_NEVER);
+}
+
 /* ------------------------------------------------------------------ the progress thread */
 
 static void drive_unattended(engine_t *engine)

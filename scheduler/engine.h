@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/table.h"
 #include "quoit/quoit_transport.h"
+#include "scheduler/publish.h"
 #include "transport/registry.h"
 
 #include <pthread.h>
@@ -105,6 +106,7 @@ struct engine {
     uint64_t polls, network_polls;
     uint64_t spin_time;          /* ns */
     size_t stream_bytes;         /* results of at least this size are stored past the cache */
+    publish_t publish;           /* how slots are written */
 };
 
 /** The process's engine, made when first used; counted. */
@@ -131,6 +133,8 @@ void engine_leave(engine_t *engine);
 void engine_submit(engine_t *engine, operation_t *operation, bool unattended);
 /** Drive (or sleep while another thread drives) until the operation is done or the deadline is over. */
 void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline);
+/** Hand in a blocking operation and drive until it ends: as submit and wait, but without the two when the engine is free. */
+void engine_run(engine_t *engine, operation_t *operation);
 /** One round without waiting; only for the owner. True when something moved. */
 bool engine_poll(engine_t *engine);
 /** An operation was finished: wake whoever sleeps for it. Only for the owner. */

@@ -119,6 +119,8 @@ static void close_transports(engine_t *engine)
 /* Its own, those of its transports, and some for addresses to listen at. When they are not there, that is told, and not that this or that
  * transport cannot be used. */
 enum { DESCRIPTORS_AT_ONCE = 24 };
+/* The last cache holds inputs, outputs and slots of all ranks of the host: past this part of it a result is better stored past it. */
+enum { STREAM_SHARE = 8 };
 
 quoit_status_t engine_create(engine_t **result)
 {
@@ -133,7 +135,8 @@ quoit_status_t engine_create(engine_t **result)
     engine->rank = -1;
     engine->fork_generation = engine_fork_generation();
     engine->spin_time = (uint64_t)setting_int(SETTING_SPIN_TIME) * 1000;
-    engine->stream_bytes = cpu_cache_size() / 2;
+    engine->stream_bytes = cpu_cache_size() / STREAM_SHARE;
+    engine->publish.way = (publish_way_t)setting_int(SETTING_PUBLISH);
     list_init(&engine->active);
     list_init(&engine->orphans);
     list_init(&engine->sections);

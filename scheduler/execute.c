@@ -28,9 +28,10 @@ static uint8_t *slot_of(quoit_comm_t *comm, int member, size_t chunk)
     execution_t *execution = &comm->execution;
     window_t *window = comm->window;
     uint64_t ticket = ticket_of(execution, chunk);
+    if (execution->tiny) return window->member[member].section->line.tiny[ticket % WINDOW_SMALL_DEPTH];
     if (execution->plan->small) return window->member[member].section->small[ticket % WINDOW_SMALL_DEPTH];
     uint8_t *large = window_large(window, member);
-    return large ? large + (ticket % (uint64_t)execution->plan->depth) * execution->slot_stride : NULL;
+    return large ? large + (ticket % execution->slots) * execution->slot_stride : NULL;
 }
 
 static uint8_t *scratch_of(const execution_t *execution, int number, size_t chunk)
@@ -132,6 +133,7 @@ static quoit_status_t await_member(quoit_comm_t *comm, int member, int stage, ui
         section = window->member[member].section;
     }
     if (atomic_load_explicit(&section->line.stage[stage], memory_order_acquire) < ticket) return QUOIT_IN_PROGRESS;
+    window->member[member].consumed = atomic_load_explicit(&section->line.consumed, memory_order_acquire); /* while the line is here */
     if (run->chunk == 0 && execute_disagrees(comm, member)) return QUOIT_ERR_MISMATCH;
     return QUOIT_OK;
 }
@@ -154,13 +156,13 @@ static quoit_status_t reclaim(quoit_comm_t *comm, chunk_run_t *run)
 {
     execution_t *execution = &comm->execution;
     uint64_t ticket = ticket_of(execution, run->chunk);
-    uint64_t depth = execution->plan->small ? WINDOW_SMALL_DEPTH : (uint64_t)execution->plan->depth;
-    bool fresh = !execution->plan->small && !execution->layout_kept && run->chunk < depth;
-    uint64_t needed = fresh ? execution->base : ticket > depth ? ticket - depth : 0;
+    uint64_t slots = execution->plan->small ? WINDOW_SMALL_DEPTH : execution->slots;
+    bool fresh = !execution->plan->small && !execution->layout_kept && run->chunk < slots;
+    uint64_t needed = fresh ? execution->base : ticket > slots ? ticket - slots : 0;
     if (!window_consumed(comm->window, needed)) return QUOIT_IN_PROGRESS;
     if (execution->plan->small || (comm->window->lease && !comm->window->lease_outgrown)) return QUOIT_OK;
     /* First use: everything before this operation is consumed (fresh), so the lease may be made or made larger. */
-    return window_lease(comm->window, execution->slot_stride * depth);
+    return window_lease(comm->window, execution->slot_stride * slots);
 }
 
 /* A copy that is multiplied by the premul factor, or divided by avg's share. */
@@ -189,6 +191,8 @@ static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step
         copy_changed(comm, step, to, from, count);
     else if (to == from)
         return QUOIT_OK;
+    else if (step->destination.space == SPACE_SLOT)
+        publish_copy(&comm->engine->publish, to, from, count * execution->binding.width);
     else
         reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
     comm->copied += count * execution->binding.width;
@@ -212,6 +216,14 @@ static inline quoit_status_t find_window_sources(quoit_comm_t *comm, chunk_run_t
         comm->execution.source[i] = each;
     }
     return QUOIT_OK;
+}
+
+/* Is what a reduction writes there to go past the cache? */
+static bool stores_past(const quoit_comm_t *comm, const plan_step_t *step, const plan_operand_t *where, size_t count)
+{
+    const execution_t *execution = &comm->execution;
+    if (where->space == SPACE_SLOT) return publish_streams(&comm->engine->publish, count * execution->binding.width);
+    return step->flags & STEP_STREAM && execution->streams;
 }
 
 static quoit_status_t reduce(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
@@ -244,7 +256,8 @@ static quoit_status_t reduce(quoit_comm_t *comm, chunk_run_t *run, const plan_st
                           .count = count,
                           .destination = to,
                           .copy = second,
-                          .stream = step->flags & STEP_STREAM && execution->streams};
+                          .stream = stores_past(comm, step, &step->destination, count),
+                          .stream_copy = stores_past(comm, step, &step->second, count)};
     if (step->flags & (STEP_FINISH | STEP_SHARE) && operation->description.op == QUOIT_AVG)
         call.finish.divisor = step->flags & STEP_SHARE ? execution->plan->share : comm->size;
     reduce_run(&call);
@@ -376,7 +389,10 @@ static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_
     case VERB_RECLAIM: return reclaim(comm, run);
     case VERB_SIGNAL: window_signal(comm->window, &comm->window->section->line.stage[step->stage], ticket); return QUOIT_OK;
     case VERB_AWAIT: return await(comm, run, step);
-    case VERB_CONSUMED: window_signal(comm->window, &comm->window->section->line.consumed, ticket); return QUOIT_OK;
+    case VERB_CONSUMED:
+        if (execution->plan->small) window_read_small(comm->window, ticket);
+        else window_signal(comm->window, &comm->window->section->line.consumed, ticket);
+        return QUOIT_OK;
     case VERB_COPY: return copy(comm, run, step);
     case VERB_REDUCE:
     case VERB_REDUCE_WINDOW: return reduce(comm, run, step);
@@ -516,24 +532,35 @@ static void keep_layout(quoit_comm_t *comm)
 {
     execution_t *execution = &comm->execution;
     window_t *window = comm->window;
-    execution->layout_kept = window->lease && window->large_stride == execution->slot_stride &&
-                             window->large_depth == execution->plan->depth;
+    execution->layout_kept = window->lease && window->large_stride == execution->slot_stride && window->large_slots == execution->slots;
     if (execution->layout_kept) return;
     window->large_stride = execution->slot_stride;
-    window->large_depth = execution->plan->depth;
-    size_t needed = execution->slot_stride * (size_t)execution->plan->depth;
+    window->large_slots = execution->slots;
+    size_t needed = execution->slot_stride * execution->slots;
     window->lease_outgrown = window->lease && window->lease_bytes < needed;
 }
 
-/* Is the caller's input to be read where it lies? Its plan allows it. */
+/* Is the caller's input to be read where it lies? Its plan allows it; in the flat one the others read what the result would overwrite. */
 static void share_input(quoit_comm_t *comm)
 {
     execution_t *execution = &comm->execution;
-    const plan_side_t *send = &execution->binding.send;
+    const plan_side_t *send = &execution->binding.send, *recv = &execution->binding.recv;
     if (send->parts || execution->operation->device.row || !memory_is_shared(comm->engine, send->base)) return;
     size_t blocks = execution->plan->collective == COLLECTIVE_REDUCE_SCATTER ? (size_t)comm->size : 1;
     size_t bytes = blocks * send->count * execution->binding.width;
+    if (execution->plan->algorithm == ALGORITHM_FLAT && execution->plan->collective == COLLECTIVE_ALLREDUCE && send->base < recv->base + bytes &&
+        recv->base < send->base + bytes)
+        return;
     execution->shares = bytes > 0 && window_share_input(comm->window, send->base, bytes, execution->base + 1);
+}
+
+/* Whole pages; below the ring a power of two, so that operations of many sizes find few layouts, and a number of slots that is quick to divide by. */
+static size_t stride_for(size_t bytes)
+{
+    size_t pages = (bytes + 4095) / 4096 * 4096, stride = 4096;
+    if (pages >= WINDOW_RING) return pages;
+    while (stride < pages) stride *= 2;
+    return stride;
 }
 
 quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
@@ -553,7 +580,11 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
     execution->binding = (plan_binding_t){
         .plan = execution->plan, .send = operation->send, .recv = operation->recv, .width = operation->width, .ranks = comm->size};
     plan_bind(&execution->binding, &comm->job->tuning);
-    execution->slot_stride = (plan_slot_bytes(&execution->binding) + 4095) / 4096 * 4096;
+    execution->slot_stride = stride_for(plan_slot_bytes(&execution->binding));
+    execution->slots = WINDOW_RING / execution->slot_stride;
+    if (execution->slots < (size_t)execution->plan->depth) execution->slots = (size_t)execution->plan->depth;
+    execution->tiny = execution->plan->small && execution->plan->places == 1 && execution->binding.chunks == 1 && !plan_is_wired(execution->plan) &&
+                      operation->description.count * operation->width <= WINDOW_TINY;
     execution->next = execution->oldest = 0;
     execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes;
     execution->shares = execution->reads_inputs = false;

@@ -36,6 +36,8 @@ typedef struct execution {
     chunk_run_t run[EXECUTE_MAX_DEPTH];
     bool layout_kept;       /* the large slots are used as by the operation before */
     size_t slot_stride;     /* bytes from one slot to the next */
+    bool tiny;              /* its slots are in the line that is polled */
+    size_t slots;           /* large ones that a rank rotates through, at least the plan's depth */
     bool shares;            /* the own input is read where it lies: nothing of it is published */
     bool reads_inputs;      /* inputs of others were, too: they may be withdrawn */
     bool streams;           /* the result does not fit the cache: STEP_STREAM pays */

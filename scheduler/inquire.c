@@ -113,7 +113,7 @@ static bool can_ask(const quoit_comm_t *comm, int rank)
     const peer_t *peer = comm->job->peer[comm->job_rank[rank]];
     if (!peer->message && comm->topology->host[rank] == comm->topology->host[comm->rank] && comm->window) {
         const window_section_t *section = comm->window->member[comm->topology->member[rank]].section;
-        if (section && atomic_load_explicit(&section->line.left, memory_order_acquire)) return false; /* it may have ended by now */
+        if (section && atomic_load_explicit(&section->left, memory_order_acquire)) return false; /* it may have ended by now */
     }
     return rank != comm->rank && peer->status == QUOIT_OK && !peer->left && (peer->message || peer->map);
 }

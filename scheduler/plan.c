@@ -28,6 +28,8 @@ static bool reduces(plan_collective_t collective)
     return collective == COLLECTIVE_ALLREDUCE || collective == COLLECTIVE_REDUCE || collective == COLLECTIVE_REDUCE_SCATTER;
 }
 
+static bool is_of_one_host(plan_algorithm_t algorithm) { return algorithm == ALGORITHM_FLAT || algorithm == ALGORITHM_WINDOW; }
+
 /* Does the algorithm go with the number of ranks and hosts? Whether windows can be had is the caller's knowledge. */
 static bool fits(plan_algorithm_t algorithm, const topology_t *topology)
 {
@@ -65,7 +67,7 @@ static quoit_status_t check_request(const topology_t *topology, const plan_reque
 static int choose_depth(const tuning_t *tuning, const plan_request_t *request)
 {
     if (request->algorithm == ALGORITHM_LOCAL) return 1;
-    if (request->small || request->algorithm == ALGORITHM_FLAT || request->algorithm == ALGORITHM_WINDOW) return PLAN_WINDOW_DEPTH;
+    if (request->small || is_of_one_host(request->algorithm)) return PLAN_WINDOW_DEPTH;
     return tuning->net_depth > 0 ? tuning->net_depth : 1;
 }
 
@@ -183,6 +185,7 @@ void plan_bind(plan_binding_t *binding, const tuning_t *tuning)
     chunk /= plan_is_wired(binding->plan) && binding->plan->small && width < sizeof(float) ? width + sizeof(float) : width; /* sums beside */
     size_t unit = larger(PLAN_ALIGNMENT / width, 1);
     if (chunk > unit) chunk -= chunk % unit;
+    if (!binding->plan->small && is_of_one_host(binding->plan->algorithm)) chunk = smaller(chunk, (count + unit - 1) / unit * unit); /* slots no larger than used */
     binding->chunk = larger(chunk, 1);
     binding->chunks = larger(count / binding->chunk + (count % binding->chunk != 0), 1);
 }

@@ -10,7 +10,9 @@ enum {
     PLAN_WINDOW_DEPTH = 2,            /* chunks in flight inside one host, and in the small slots */
     PLAN_BLOCK_MESSAGE = 16 << 10,    /* bytes: blocks that cross the network should not be cut finer ... */
     PLAN_SLOT_CAP = 8 << 20,          /* ... unless a slot (or scratch) would grow beyond this many bytes */
-    PLAN_RING_PART = 1024             /* bytes: a ring whose messages would be smaller loses against doubling */
+    PLAN_RING_PART = 1024,            /* bytes: a ring whose messages would be smaller loses against doubling */
+    PLAN_SMALL_SHARED = 4096,         /* bytes: on one host the small slots are for up to this; the larger ring of slots is faster above (WINDOW_RING) */
+    PLAN_FLAT_EXCESS = 64 << 10       /* bytes that are read from a mate's slot in the time that an exchange of flags takes */
 };
 
 wire_type_t plan_wire_type(quoit_wire_t wire); /* of NONE: any */

@@ -35,10 +35,20 @@ static bool chain_pays(const choice_t *choice)
     return chunks + hosts - 2 <= chunks * (uint64_t)bits_for(choice->topology->hosts);
 }
 
+/*
+ * Flat reads (m-1) vectors of the others where window reads 2(m-1)/m, but has one exchange of flags less, and publishes as much. So
+ * between two ranks it always wins, and among more while what it reads too much takes no longer than the exchange.
+ */
+static bool flat_pays(const choice_t *choice)
+{
+    uint64_t members = (uint64_t)choice->topology->ranks;
+    return members == 2 || choice->bytes <= PLAN_FLAT_EXCESS * members / ((members - 1) * (members - 2));
+}
+
 static plan_algorithm_t choose_allreduce(const choice_t *choice)
 {
     if (!choice->map) return choice->small ? ALGORITHM_DIRECT : ALGORITHM_RING;
-    if (choice->topology->hosts == 1) return choice->small ? ALGORITHM_FLAT : ALGORITHM_WINDOW;
+    if (choice->topology->hosts == 1) return choice->small || flat_pays(choice) ? ALGORITHM_FLAT : ALGORITHM_WINDOW;
     return ring_pays(choice) ? ALGORITHM_TWO_LEVEL : ALGORITHM_DOUBLING;
 }
 
@@ -130,6 +140,7 @@ quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, p
         if (status != QUOIT_OK) return status;
     }
     *algorithm = chosen;
-    *small = choice.small;
+    uint64_t slot = bytes * (collective == COLLECTIVE_REDUCE_SCATTER ? (uint64_t)topology->ranks : 1);
+    *small = choice.small && (topology->hosts > 1 || slot <= PLAN_SMALL_SHARED);
     return QUOIT_OK;
 }

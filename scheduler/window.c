@@ -138,6 +138,8 @@ void window_begin(window_t *window, const operation_description_t *description, 
     atomic_thread_fence(memory_order_release); /* whoever sees the new description sees that `recent` is not the old one's any more */
     section->description[at] = *description;
     atomic_store_explicit(&section->recent[at], current, memory_order_release);
+    if (window->read > atomic_load_explicit(&section->line.consumed, memory_order_relaxed))
+        atomic_store_explicit(&section->line.consumed, window->read, memory_order_release);
     atomic_store_explicit(&section->line.current, current, memory_order_release);
 }
 
@@ -182,8 +184,8 @@ quoit_status_t window_lease(window_t *window, size_t bytes)
     window->large_stride = stride;
     window->engine->lease_bytes += bytes;
     list_append(&window->engine->leased, &window->lease_link);
-    uint64_t number = atomic_load_explicit(&window->section->line.lease, memory_order_relaxed) + 1;
-    atomic_store_explicit(&window->section->line.lease, number, memory_order_release);
+    uint64_t number = atomic_load_explicit(&window->section->lease, memory_order_relaxed) + 1;
+    atomic_store_explicit(&window->section->lease, number, memory_order_release);
     return QUOIT_OK;
 }
 
@@ -191,7 +193,7 @@ uint8_t *window_large(window_t *window, int index)
 {
     if (index == window->me) return window->lease;
     window_member_t *member = &window->member[index];
-    uint64_t number = atomic_load_explicit(&member->section->line.lease, memory_order_acquire);
+    uint64_t number = atomic_load_explicit(&member->section->lease, memory_order_acquire);
     if (number != member->lease) {
         uint8_t handle[QUOIT_HANDLE_CAPACITY];
         memcpy(handle, member->section->lease_handle, sizeof handle);
@@ -274,8 +276,11 @@ bool window_consumed(window_t *window, uint64_t ticket)
 {
     for (int i = 0; i < window->members; i++) {
         if (i == window->me) continue;
-        if (!window->member[i].section && window_find(window, i) != QUOIT_OK) return ticket == 0;
-        if (atomic_load_explicit(&window->member[i].section->line.consumed, memory_order_acquire) < ticket) return false;
+        window_member_t *member = &window->member[i];
+        if (member->consumed >= ticket) continue;
+        if (!member->section && window_find(window, i) != QUOIT_OK) return false;
+        member->consumed = atomic_load_explicit(&member->section->line.consumed, memory_order_acquire);
+        if (member->consumed < ticket) return false;
     }
     return true;
 }
@@ -300,7 +305,7 @@ void window_close(window_t *window, bool failed)
     window->failed = failed;
     /* Look for the members before leaving: once all have left, their entries may vanish. */
     for (int i = 0; i < window->members; i++) (void)window_find(window, i);
-    atomic_store_explicit(&window->section->line.left, 1, memory_order_release);
+    atomic_store_explicit(&window->section->left, 1, memory_order_release);
     list_append(&window->engine->sections, &window->link);
     window_collect(window->engine, false);
 }
@@ -315,7 +320,7 @@ static bool has_left(window_t *window, int index)
     directory_entry_t *entry = look_up(directory, window->comm);
     if (!entry) return member->section != NULL || window->failed; /* else: it has not come yet */
     if (window_find(window, index) != QUOIT_OK) return false;
-    bool left = atomic_load_explicit(&member->section->line.left, memory_order_acquire) == 1;
+    bool left = atomic_load_explicit(&member->section->left, memory_order_acquire) == 1;
     /* The section was the member's only if the entry still stands after the look. */
     return left || look_up(directory, window->comm) == NULL;
 }

@@ -5,7 +5,7 @@
  * Terms: m members; a piece has m parts, member i answers for part i. Stage 0: "my input is in my slot"; stage 1: "my part's
  * result is in my slot".
  *
- * Flat (small): everyone publishes all of it and reduces all of it, so there is one exchange of flags.
+ * Flat (two members, or small): everyone publishes all of it and reduces all of it, so there is one exchange of flags.
  *
  *   member   0            1            2            3
  *   publish  [a0 a1..]    [b0 b1..]    [c0 c1..]    [d0 d1..]      each to its own slot; signal 0, await 0
@@ -27,11 +27,13 @@
 void allreduce_flat_write(builder_t *builder)
 {
     plan_operand_t slot = operand_slot(builder->me);
+    builder_share_inputs(builder, true);
     builder_reclaim(builder);
-    builder_copy(builder, slot, operand_send(), builder_scale(builder));
+    builder_copy(builder, slot, operand_send(), builder_scale(builder) | builder->input);
     builder_signal(builder, 0);
     builder_await(builder, 0, PLAN_ALL);
-    builder_reduce_window(builder, operand_recv(), operand_none(), builder_own_source(builder, slot, operand_send()), STEP_FINISH);
+    builder_reduce_window(builder, operand_recv(), operand_none(), builder_own_source(builder, slot, operand_send()),
+                          STEP_FINISH | builder->input | builder_stream(builder));
     builder_consumed(builder);
 }
 

@@ -11,8 +11,6 @@
 #include <xmmintrin.h>
 #endif
 
-enum { COPY_STREAM_MINIMUM = 256 * 1024 }; /* bytes; below, the cost of the fence and of missing the cache outweighs the gain */
-
 /* Best first; "scalar" is last and always there. */
 static const kernel_table_t *const tables[] = {
 #if defined(__x86_64__)
@@ -187,7 +185,7 @@ void reduce_copy(void *destination, const void *source, size_t bytes, bool strea
 {
     if (destination == source || bytes == 0) return;
     const kernel_table_t *table = choice();
-    if (!stream || bytes < COPY_STREAM_MINIMUM || table == &kernel_scalar) {
+    if (!stream || table == &kernel_scalar) {
         memcpy(destination, source, bytes);
         return;
     }

@@ -33,7 +33,7 @@ typedef struct reduce_call {
     size_t count;               /* elements */
     void *destination;          /* `count` elements; may equal any one source */
     void *copy;                 /* second destination for the same result, or NULL */
-    bool stream;                /* the destinations will not be read soon: non-temporal stores where there are any */
+    bool stream, stream_copy;   /* destination, copy: non-temporal stores, where the CPU has any */
     reduce_finish_t finish;
 } reduce_call_t;
 
@@ -49,7 +49,7 @@ void reduce_scale(quoit_dtype_t dtype, void *destination, const void *source, si
 /** avg's second half alone: destination[i] = source[i] / divisor, rounded to dtype. May be in place. */
 void reduce_divide(quoit_dtype_t dtype, void *destination, const void *source, size_t count, int64_t divisor);
 
-/** memcpy with the same choice of stores as above; regions must not overlap, unless equal (then nothing happens). */
+/** memcpy with the same choice of stores as above; regions must not overlap, unless equal (then nothing happens). All stores are before whatever is stored next. */
 void reduce_copy(void *destination, const void *source, size_t bytes, bool stream);
 
 /** Instruction set in use: "scalar", "avx2", "avx512", "neon". Setting ISA may lower it; one this CPU lacks falls back with a warning. */

@@ -31,16 +31,20 @@ Choice choose(const std::vector<int> &host_of, plan_collective_t collective, uin
     return choice;
 }
 
-const std::vector<int> alone{0}, host{0, 0, 0, 0}, spread{0, 0, 1, 1, 1}, singles{0, 1, 2};
+const std::vector<int> alone{0}, pair{0, 0}, host{0, 0, 0, 0}, spread{0, 0, 1, 1, 1}, singles{0, 1, 2};
 
 TEST(Select, Allreduce)
 {
     EXPECT_EQ(choose(alone, COLLECTIVE_ALLREDUCE, 1 << 20, true).algorithm, ALGORITHM_LOCAL);
     EXPECT_EQ(choose(alone, COLLECTIVE_ALLREDUCE, 1 << 20, false, ALGORITHM_WINDOW).algorithm, ALGORITHM_LOCAL);
     EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 8 << 10, true).algorithm, ALGORITHM_FLAT);
-    EXPECT_TRUE(choose(host, COLLECTIVE_ALLREDUCE, 8 << 10, true).small);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, (8 << 10) + 1, true).algorithm, ALGORITHM_WINDOW);
-    EXPECT_FALSE(choose(host, COLLECTIVE_ALLREDUCE, (8 << 10) + 1, true).small);
+    EXPECT_TRUE(choose(host, COLLECTIVE_ALLREDUCE, 4 << 10, true).small);
+    EXPECT_FALSE(choose(host, COLLECTIVE_ALLREDUCE, (4 << 10) + 1, true).small) << "a ring of slots is faster";
+    EXPECT_TRUE(choose(spread, COLLECTIVE_ALLREDUCE, 8 << 10, true).small);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 43690, true).algorithm, ALGORITHM_FLAT);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 43691, true).algorithm, ALGORITHM_WINDOW) << "reads half as much";
+    EXPECT_EQ(choose(pair, COLLECTIVE_ALLREDUCE, 1 << 30, true).algorithm, ALGORITHM_FLAT);
+    EXPECT_EQ(choose(std::vector<int>(16, 0), COLLECTIVE_ALLREDUCE, 20000, true).algorithm, ALGORITHM_WINDOW);
     EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100, true).algorithm, ALGORITHM_DOUBLING);
     EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 1 << 20, true).algorithm, ALGORITHM_TWO_LEVEL);
     EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 1 << 20, false).algorithm, ALGORITHM_RING);

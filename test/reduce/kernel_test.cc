@@ -58,14 +58,14 @@ struct Buffer {
 struct Shape {
     size_t count = 0;
     int sources = 1, in_place = -1; /* in place of source number, -1: of none */
-    bool copy = false, stream = false, aligned = false;
+    bool copy = false, stream = false, stream_copy = false, aligned = false;
     int64_t divisor = 1;
 };
 
 std::ostream &operator<<(std::ostream &out, const Shape &shape)
 {
     return out << "count " << shape.count << " sources " << shape.sources << " in place " << shape.in_place << " copy " << shape.copy
-               << " stream " << shape.stream << " aligned " << shape.aligned << " divisor " << shape.divisor << " seed " << seed;
+               << " stream " << shape.stream << shape.stream_copy << " aligned " << shape.aligned << " divisor " << shape.divisor << " seed " << seed;
 }
 
 size_t draw_offset(const Shape &shape, size_t size, std::mt19937_64 &random)
@@ -102,6 +102,7 @@ size_t draw_offset(const Shape &shape, size_t size, std::mt19937_64 &random)
     call.destination = destination.data();
     call.copy = shape.copy ? copy.data() : nullptr;
     call.stream = shape.stream;
+    call.stream_copy = shape.stream_copy;
     call.finish.divisor = shape.divisor;
     if (reduce_run_with(isa.c_str(), &call) != QUOIT_OK) return ::testing::AssertionFailure() << quoit_last_error();
 
@@ -139,6 +140,7 @@ Shape draw_shape(size_t count, quoit_op_t op, std::mt19937_64 &random)
     if (random() % 2) shape.in_place = (int)(random() % (unsigned)shape.sources);
     shape.copy = random() % 2;
     shape.stream = random() % 2;
+    shape.stream_copy = random() % 2;
     shape.aligned = random() % 2;
     shape.divisor = op == QUOIT_AVG ? divisors[random() % std::size(divisors)] : 1;
     return shape;

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Publishing: how a rank writes what its host mates read next.
+ *
+ * A line that a mate has read lies in that mate's cache, and writing it again takes it away from there. Between cores that share a
+ * cache this costs some nanoseconds a line, and nothing when the line has left the reader's own cache meanwhile (WINDOW_RING is that
+ * large). Between cores that share none (another socket, another cluster of one socket, or a virtual machine whose processors were spread so)
+ * it costs 30 ns and more, whatever the ring's size; a non-temporal store avoids most of that, since it fetches nothing, but there
+ * the reader gets the line from memory, which is twice as slow as from a shared cache. Which of the two a machine is cannot be asked for,
+ * and in a virtual machine it changes while a job runs. So it is measured: every so often a copy into a slot is timed, and when such copies are
+ * slow one after the other, the next ones go past the cache, until a trial shows that the cache is fast again.
+ *
+ * One writer: the engine's owner. What is chosen here changes no result, and each process chooses for itself.
+ */
+#ifndef QUOIT_SCHEDULER_PUBLISH_H
+#define QUOIT_SCHEDULER_PUBLISH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum publish_way { PUBLISH_AUTO, PUBLISH_CACHED, PUBLISH_STREAMED } publish_way_t;
+
+typedef struct publish {
+    publish_way_t way;   /* what was asked for */
+    bool streams;        /* AUTO: the present choice */
+    uint32_t count;      /* copies since the last timed one */
+    uint32_t slow;       /* timed ones that were slow, one after the other */
+    uint64_t timed, switched; /* for tests and texts: copies timed, changes of mind */
+} publish_t;
+
+enum {
+    PUBLISH_MINIMUM = 2048,      /* bytes: below, a copy is neither timed nor streamed */
+    PUBLISH_SLOW_PS = 250,       /* picoseconds a byte (4 GB/s): through a shared cache a copy takes 20 to 110, else 400 and more */
+    PUBLISH_PATIENCE = 3,        /* slow ones in turn before the choice changes: one may be a page fault or a lost time slice */
+    PUBLISH_SAMPLE = 8,          /* through the cache every so many copies are timed */
+    PUBLISH_TRIAL = 512          /* past it, every so many go through the cache, for a trial */
+};
+
+/** Are `bytes` to be written past the cache now? For results that a reduction writes to a slot itself. */
+static inline bool publish_streams(const publish_t *publish, size_t bytes)
+{
+    return bytes >= PUBLISH_MINIMUM && (publish->way == PUBLISH_AUTO ? publish->streams : publish->way == PUBLISH_STREAMED);
+}
+
+/** Copy to a slot. Regions do not overlap. */
+void publish_copy(publish_t *publish, void *slot, const void *source, size_t bytes);
+
+/** What a timed copy through the cache tells; here for tests. */
+void publish_learn(publish_t *publish, size_t bytes, uint64_t nanoseconds);
+
+#endif

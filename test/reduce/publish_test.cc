@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+/** How a rank learns whether to write slots through the cache or past it. */
+extern "C" {
+#include "scheduler/publish.h"
+}
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace {
+
+constexpr size_t BYTES = 64 << 10;
+constexpr uint64_t LIMIT = BYTES * PUBLISH_SLOW_PS / 1000; /* ns */
+
+TEST(Publish, OneSlowCopyIsNoReason)
+{
+    publish_t publish = {};
+    for (int round = 0; round < 100; round++) {
+        for (int i = 1; i < PUBLISH_PATIENCE; i++) publish_learn(&publish, BYTES, LIMIT + 1);
+        publish_learn(&publish, BYTES, LIMIT);
+    }
+    EXPECT_FALSE(publish_streams(&publish, BYTES));
+    EXPECT_EQ(publish.switched, 0u);
+}
+
+TEST(Publish, SlowOnesInTurnAre)
+{
+    publish_t publish = {};
+    for (int i = 0; i < PUBLISH_PATIENCE; i++) publish_learn(&publish, BYTES, LIMIT + 1);
+    EXPECT_TRUE(publish_streams(&publish, BYTES));
+    EXPECT_TRUE(publish_streams(&publish, PUBLISH_MINIMUM));
+    EXPECT_FALSE(publish_streams(&publish, PUBLISH_MINIMUM - 1)) << "a few lines are as well in the cache";
+    publish_learn(&publish, BYTES, 10 * LIMIT); /* a trial that was slow, too */
+    EXPECT_TRUE(publish_streams(&publish, BYTES));
+    publish_learn(&publish, BYTES, LIMIT / 2);
+    EXPECT_FALSE(publish_streams(&publish, BYTES)) << "a fast one cannot be luck";
+    EXPECT_EQ(publish.switched, 2u);
+}
+
+TEST(Publish, TimesSomeCopies)
+{
+    publish_t publish = {};
+    std::vector<char> from(BYTES, 7), to(BYTES);
+    publish_copy(&publish, to.data(), from.data(), PUBLISH_MINIMUM - 1);
+    EXPECT_EQ(publish.timed, 0u);
+    while (publish.timed < 1) publish_copy(&publish, to.data(), from.data(), BYTES); /* the first of every few */
+    EXPECT_EQ(to, from);
+
+    publish = {};
+    publish.streams = true;
+    for (int i = 1; i < PUBLISH_TRIAL; i++) publish_copy(&publish, to.data(), from.data(), BYTES);
+    EXPECT_EQ(publish.timed, 0u);
+    std::fill(from.begin(), from.end(), 8);
+    publish_copy(&publish, to.data(), from.data(), BYTES);
+    EXPECT_EQ(publish.timed, 1u) << "now and then it tries the cache";
+    EXPECT_EQ(to, from);
+}
+
+TEST(Publish, DoesAsItIsTold)
+{
+    for (publish_way_t way : {PUBLISH_CACHED, PUBLISH_STREAMED}) {
+        publish_t publish = {};
+        publish.way = way;
+        std::vector<char> from(BYTES + 64, 3), to(BYTES + 64);
+        for (int i = 0; i < 2 * PUBLISH_TRIAL; i++) publish_copy(&publish, to.data() + i % 64, from.data() + i % 7, BYTES - 64);
+        EXPECT_EQ(publish.timed, 0u);
+        for (int i = 0; i < 10; i++) publish_learn(&publish, BYTES, LIMIT + 1);
+        EXPECT_EQ(publish_streams(&publish, BYTES), way == PUBLISH_STREAMED);
+        publish_copy(&publish, to.data(), from.data(), BYTES);
+        EXPECT_TRUE(std::equal(to.begin(), to.begin() + BYTES, from.begin()));
+    }
+}
+
+} // namespace
