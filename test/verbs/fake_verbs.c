@@ -49,6 +49,15 @@ unsigned long fake_verbs_count(const char *name)
     return value;
 }
 
+/* A device that was taken out: what it made can be destroyed, and what is posted goes nowhere. */
+static bool needs_device(const char *name)
+{
+    static const char *const others[] = {"destroy_", "dereg_", "dealloc_", "close_", "post_", "poll_", "req_", "get_", "fork_"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strncmp(name, others[i], strlen(others[i])) == 0) return false;
+    return true;
+}
+
 bool fake_call_fails(const char *name)
 {
     pthread_mutex_lock(&counters.lock);
@@ -56,6 +65,10 @@ bool fake_call_fails(const char *name)
     bool fails = fake.failing.n > 0 && strcmp(fake.failing.name, name) == 0 && --fake.failing.n == 0;
     int error = (int)fake.failing.error;
     pthread_mutex_unlock(&counters.lock);
+    if (!fails && atomic_load(&fake.removed) && needs_device(name)) {
+        fails = true;
+        error = EIO;
+    }
     if (fails) errno = error;
     return fails;
 }
@@ -78,6 +91,8 @@ void fake_verbs_calm(void)
     pthread_mutex_lock(&fake.lock);
     fake.failing_work.n = 0;
     fake.cut = false;
+    fake.lock_limit = 0;
+    atomic_store(&fake.removed, false);
     atomic_store(&fake.delay, 0);
     pthread_mutex_unlock(&fake.lock);
 }
@@ -123,6 +138,20 @@ void fake_verbs_break_device(void)
     pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_verbs_remove_device(void)
+{
+    fake_verbs_cut(1);
+    atomic_store(&fake.removed, true);
+    fake_verbs_break_device();
+}
+
+void fake_verbs_lock_limit(unsigned long bytes)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.lock_limit = bytes;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 /* ---------------------------------------------------------------- devices */
 
 static struct ibv_device device = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "fake0"};
@@ -131,8 +160,9 @@ struct ibv_device **ibv_get_device_list(int *count)
 {
     if (fake_call_fails("get_device_list")) return NULL;
     struct ibv_device **list = calloc(2, sizeof *list);
-    list[0] = &device;
-    if (count != NULL) *count = 1;
+    int devices = atomic_load(&fake.removed) ? 0 : 1;
+    if (devices > 0) list[0] = &device;
+    if (count != NULL) *count = devices;
     return list;
 }
 
@@ -267,11 +297,17 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
     return 0;
 }
 
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
+static struct ibv_mr *register_bytes(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-    if (fake_call_fails("reg_mr")) return NULL;
     fake_mr_t *mr = calloc(1, sizeof *mr);
     pthread_mutex_lock(&fake.lock);
+    if (fake.lock_limit > 0 && fake.locked + length > fake.lock_limit) {
+        pthread_mutex_unlock(&fake.lock);
+        free(mr);
+        errno = ENOMEM;
+        return NULL;
+    }
+    fake.locked += length;
     uint32_t key = ++fake.next_key;
     mr->base = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = key, .rkey = key};
     mr->access = access;
@@ -281,12 +317,26 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int a
     return &mr->base;
 }
 
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
+{
+    return fake_call_fails("reg_mr") ? NULL : register_bytes(pd, address, length, access);
+}
+
+/* With flags that a device may ignore. */
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova, unsigned access)
+{
+    if (iova != (uintptr_t)address) fake_count("misuse", 1);
+    if (access & IBV_ACCESS_RELAXED_ORDERING) fake_count("relaxed", 1);
+    return fake_call_fails("reg_mr") ? NULL : register_bytes(pd, address, length, (int)access);
+}
+
 int ibv_dereg_mr(struct ibv_mr *base)
 {
     fake_mr_t *mr = container_of(base, fake_mr_t, base);
     if (fake_call_fails("dereg_mr")) return errno;
     pthread_mutex_lock(&fake.lock);
     list_remove(&mr->link);
+    fake.locked -= base->length;
     pthread_mutex_unlock(&fake.lock);
     free(mr);
     fake_count("mr", -1);

@@ -28,6 +28,10 @@ void fake_verbs_delay(unsigned microseconds);
 void fake_verbs_cut(int cut);
 /** All open devices report IBV_EVENT_DEVICE_FATAL. */
 void fake_verbs_break_device(void);
+/** The device is taken out: an event FATAL, no completions any more, calls that make or change something fail with EIO, and it is not listed. */
+void fake_verbs_remove_device(void);
+/** No more bytes than these can be registered at a time (ENOMEM); 0: any number. */
+void fake_verbs_lock_limit(unsigned long bytes);
 /**
  * "context", "pd", "mr", "cq", "qp", "channel": how many there are. "rnr": receivers that were not ready; "overflow": completion queues
  * that overflowed; "misuse": rules of the interface that were broken; "writes", "sends": done; "refused": writes refused for their key.

@@ -127,13 +127,6 @@ static const char *event_meaning(enum ibv_event_type type)
     }
 }
 
-static verbs_endpoint_t *endpoint_of_cq(verbs_transport_t *transport, const struct ibv_cq *cq)
-{
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next)
-        if (container_of(link, verbs_endpoint_t, link)->cq == cq) return container_of(link, verbs_endpoint_t, link);
-    return NULL;
-}
-
 /* Errors of queue pairs come as completions too; only what nothing else tells ends connections here. */
 static int take_device_events(verbs_transport_t *transport)
 {
@@ -141,30 +134,21 @@ static int take_device_events(verbs_transport_t *transport)
     int done = 0;
     while (transport->library->get_async_event(transport->context, &event) == 0) {
         enum ibv_event_type type = event.event_type;
-        verbs_endpoint_t *one = type == IBV_EVENT_CQ_ERR ? endpoint_of_cq(transport, event.element.cq) : NULL;
+        const struct ibv_cq *cq = type == IBV_EVENT_CQ_ERR ? event.element.cq : NULL;
         transport->library->ack_async_event(&event);
         done++;
         log_write(type == IBV_EVENT_DEVICE_FATAL || type == IBV_EVENT_CQ_ERR ? LOG_ERROR : LOG_INFO, "verbs", "%s: %s (event %d)",
                   transport->chosen.device, event_meaning(type), (int)type);
-        if (type != IBV_EVENT_DEVICE_FATAL && one == NULL) continue;
+        if (type != IBV_EVENT_DEVICE_FATAL && cq == NULL) continue;
         for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
             verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-            if (one != NULL && one != endpoint) continue;
+            if (cq != NULL && (endpoint->cq == NULL || endpoint->cq->cq != cq)) continue;
+            if (cq != NULL) endpoint->cq->room = 0; /* nobody joins it any more */
             verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_SYSTEM, "verbs: %s (%s): %s of this host reports: %s (event %d)", endpoint->name,
                                                      endpoint->description, transport->chosen.device, event_meaning(type), (int)type));
         }
     }
     return done;
-}
-
-static void take_completion_events(verbs_transport_t *transport)
-{
-    struct ibv_cq *cq;
-    void *user;
-    while (transport->library->get_cq_event(transport->events, &cq, &user) == 0) {
-        transport->library->ack_cq_events(cq, 1);
-        ((verbs_endpoint_t *)user)->armed = false;
-    }
 }
 
 /* ---------------------------------------------------------------- progress */
@@ -208,6 +192,7 @@ static int verbs_progress(quoit_transport_t *base)
         done += take_control_events(transport);
         done += take_device_events(transport);
     }
+    done += verbs_cqs_poll(transport);
     for (list_t *link = transport->endpoints.next, *next; link != &transport->endpoints; link = next) {
         next = link->next; /* progress frees at most this one */
         done += verbs_endpoint_progress(container_of(link, verbs_endpoint_t, link));
@@ -234,15 +219,10 @@ static quoit_status_t verbs_arm(quoit_transport_t *base)
     transport->woken = true;
     if (!list_is_empty(&transport->eventful)) return QUOIT_ERR_AGAIN;
     if (transport->control->ops->arm(transport->control) != QUOIT_OK) return QUOIT_ERR_AGAIN;
-    quoit_status_t status = QUOIT_OK;
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
-        verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-        if (endpoint->cq != NULL && !endpoint->armed) endpoint->armed = ibv_req_notify_cq(endpoint->cq, 0) == 0;
-        if (endpoint->cq != NULL && !endpoint->armed) status = QUOIT_ERR_AGAIN;
-        if (endpoint->life == VERBS_STANDING || endpoint->life == VERBS_LEAVING)
-            if (verbs_queues_poll(endpoint) > 0) status = QUOIT_ERR_AGAIN;
-        if (verbs_endpoint_has_work(endpoint)) status = QUOIT_ERR_AGAIN;
-    }
+    quoit_status_t status = verbs_cqs_arm(transport) ? QUOIT_OK : QUOIT_ERR_AGAIN;
+    if (verbs_cqs_poll(transport) > 0) status = QUOIT_ERR_AGAIN;
+    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next)
+        if (verbs_endpoint_has_work(container_of(link, verbs_endpoint_t, link))) status = QUOIT_ERR_AGAIN;
     if (status != QUOIT_OK) transport->control->ops->disarm(transport->control);
     return status;
 }
@@ -251,7 +231,7 @@ static void verbs_disarm(quoit_transport_t *base)
 {
     verbs_transport_t *transport = own(base);
     transport->control->ops->disarm(transport->control);
-    take_completion_events(transport);
+    verbs_cqs_take_events(transport);
 }
 
 /* ---------------------------------------------------------------- memory */

@@ -371,7 +371,7 @@ void verbs_control_notice(verbs_transport_t *transport, const quoit_event_t *eve
 static void take_all(verbs_endpoint_t *endpoint)
 {
     do {
-        verbs_queues_poll(endpoint);
+        verbs_cqs_poll(endpoint->transport);
         verbs_direct_tell(endpoint);
     } while (channel_read(endpoint->channel, 0, VERBS_BUDGET) > 0);
 }
@@ -439,9 +439,8 @@ static int leaving_progress(verbs_endpoint_t *endpoint)
 int verbs_endpoint_progress(verbs_endpoint_t *endpoint)
 {
     int done = 0;
-    bool running = endpoint->life == VERBS_STANDING || endpoint->life == VERBS_LEAVING;
     if (endpoint->life == VERBS_COMING) done = coming_progress(endpoint);
-    if (running) done = verbs_queues_poll(endpoint);
+    else if (endpoint->life == VERBS_ENDED) return 0;
     if (endpoint->broken != QUOIT_OK && endpoint->life != VERBS_ENDED && endpoint->life != VERBS_PARTED) {
         /* Its goodbye may be among what came before the error. */
         if (endpoint->life == VERBS_STANDING) take_all(endpoint);
@@ -452,7 +451,7 @@ int verbs_endpoint_progress(verbs_endpoint_t *endpoint)
         return done + 1;
     }
     if (endpoint->life == VERBS_LEAVING) return done + leaving_progress(endpoint);
-    return endpoint->life == VERBS_STANDING && running ? done + standing_progress(endpoint) : done;
+    return endpoint->life == VERBS_STANDING ? done + standing_progress(endpoint) : done;
 }
 
 bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint)
