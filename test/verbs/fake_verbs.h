@@ -32,6 +32,8 @@ void fake_verbs_break_device(void);
 void fake_verbs_remove_device(void);
 /** No more bytes than these can be registered at a time (ENOMEM); 0: any number. */
 void fake_verbs_lock_limit(unsigned long bytes);
+/** Is nothing of this process's under way? */
+int fake_verbs_is_quiet(void);
 /**
  * "context", "pd", "mr", "cq", "qp", "channel": how many there are. "rnr": receivers that were not ready; "overflow": completion queues
  * that overflowed; "misuse": rules of the interface that were broken; "writes", "sends": done; "refused": writes refused for their key.
