@@ -592,7 +592,7 @@ void execute_destroy(quoit_comm_t *comm)
 {
     execution_t *execution = &comm->execution;
     memory_withdraw(comm->engine, execution->scratch);
-    execute_device_destroy(execution);
+    execute_device_destroy(comm->engine, execution);
     free(execution->transfer);
     free(execution->scratch);
     free(execution->source);

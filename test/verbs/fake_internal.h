@@ -94,6 +94,7 @@ typedef struct fake_state {
     atomic_uint delay;
     bool cut;
     atomic_bool removed;
+    unsigned full; /* posts to be refused */
     unsigned long locked, lock_limit; /* bytes that are registered, and may be */
     struct {
         char name[32];

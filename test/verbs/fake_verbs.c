@@ -92,6 +92,7 @@ void fake_verbs_calm(void)
     fake.failing_work.n = 0;
     fake.cut = false;
     fake.lock_limit = 0;
+    fake.full = 0;
     atomic_store(&fake.removed, false);
     atomic_store(&fake.delay, 0);
     pthread_mutex_unlock(&fake.lock);
@@ -143,6 +144,13 @@ void fake_verbs_remove_device(void)
     fake_verbs_cut(1);
     atomic_store(&fake.removed, true);
     fake_verbs_break_device();
+}
+
+void fake_verbs_fill(unsigned n)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.full = n;
+    pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_verbs_lock_limit(unsigned long bytes)
@@ -508,7 +516,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attribu
     return &qp->base;
 }
 
-/* RESET and destruction take the completions along. */
+/* RESET takes the completions along. */
 static void forget_completions(struct ibv_cq *base, uint32_t number)
 {
     fake_cq_t *cq = container_of(base, fake_cq_t, base);
@@ -526,6 +534,11 @@ static void clear(fake_qp_t *qp)
     qp->started = qp->waits = false;
     qp->answer.wanted = false;
     qp->received = 0;
+}
+
+static void reset(fake_qp_t *qp)
+{
+    clear(qp);
     forget_completions(qp->base.send_cq, qp->base.qp_num);
     forget_completions(qp->base.recv_cq, qp->base.qp_num);
 }
@@ -549,7 +562,7 @@ void fake_qp_fail(fake_qp_t *qp)
 static int change_state(fake_qp_t *qp, const struct ibv_qp_attr *attributes)
 {
     switch (attributes->qp_state) {
-    case IBV_QPS_RESET: clear(qp); break;
+    case IBV_QPS_RESET: reset(qp); break;
     case IBV_QPS_ERR: fake_qp_fail(qp); break;
     case IBV_QPS_INIT:
         if (qp->state != IBV_QPS_RESET) return EINVAL;
@@ -605,6 +618,11 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_s
     *bad = work;
     if (fake_call_fails("post_send")) return errno;
     pthread_mutex_lock(&fake.lock);
+    if (fake.full > 0) {
+        fake.full--;
+        pthread_mutex_unlock(&fake.lock);
+        return ENOMEM;
+    }
     bool full = qp->send_count == qp->cap.max_send_wr;
     if (full || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_ERR)) {
         pthread_mutex_unlock(&fake.lock);

@@ -3,7 +3,8 @@
  * A libibverbs of the tests' own: the shared object libibverbs.so.1 in the build folder, with one device (fake0) whose network is
  * datagrams between processes of this machine (and within one). RC queue pairs with SEND and RDMA WRITE, with and without immediate,
  * memory keys that are checked, completion channels, asynchronous events, retries that end. It is strict where devices are: a write after
- * the queue pair was reset goes nowhere, RESET takes the queue pair's completions with it, keys of unregistered memory are refused.
+ * the queue pair was reset goes nowhere, RESET takes the queue pair's completions with it,
+ * destroying it leaves them (devices do either), keys of unregistered memory are refused.
  *
  *   fake_verbs.c       devices, objects, the functions of libibverbs         fake_network.c   the network and its thread
  *
@@ -20,6 +21,8 @@ extern "C" {
 void fake_verbs_calm(void);
 /** The n-th call (from 1, counted from now) of a function, named without ibv_, fails with this errno. */
 void fake_verbs_fail_call(const char *name, unsigned n, int error);
+/** The next n posted sends and writes are refused, because the queue is full. */
+void fake_verbs_fill(unsigned n);
 /** The n-th "send" or "write" from now ends in this completion status, and its queue pair with it; the peer sees nothing of it. */
 void fake_verbs_fail_work(const char *name, unsigned n, int status);
 /** Every packet is handled up to so many microseconds late. */

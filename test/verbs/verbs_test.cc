@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,6 +43,7 @@ struct Fake {
     decltype(&fake_verbs_delay) delay = find<decltype(&fake_verbs_delay)>("fake_verbs_delay");
     decltype(&fake_verbs_cut) cut = find<decltype(&fake_verbs_cut)>("fake_verbs_cut");
     decltype(&fake_verbs_break_device) break_device = find<decltype(&fake_verbs_break_device)>("fake_verbs_break_device");
+    decltype(&fake_verbs_fill) fill = find<decltype(&fake_verbs_fill)>("fake_verbs_fill");
     decltype(&fake_verbs_remove_device) remove_device = find<decltype(&fake_verbs_remove_device)>("fake_verbs_remove_device");
     decltype(&fake_verbs_lock_limit) lock_limit = find<decltype(&fake_verbs_lock_limit)>("fake_verbs_lock_limit");
     decltype(&fake_verbs_count) count = find<decltype(&fake_verbs_count)>("fake_verbs_count");
@@ -288,6 +290,39 @@ TEST_F(Verbs, AFailedSendEndsTheConnectionWithItsMeaning)
     std::string both = pair.side[0].closed + pair.side[1].closed;
     EXPECT_NE(both.find("does not answer"), std::string::npos) << both;
     EXPECT_TRUE(both.find("rank 0 (here)") != std::string::npos || both.find("rank 1 (there)") != std::string::npos) << both;
+}
+
+/* Each error that a completion can tell ends the connection with its number, what it means, and the peer's name. */
+TEST_F(Verbs, ErrorsOfCompletionsAreToldInWords)
+{
+    const std::map<int, const char *> meanings = {{IBV_WC_LOC_QP_OP_ERR, "the local queue pair refused"}, {IBV_WC_LOC_PROT_ERR, "is not registered"},
+                                                  {IBV_WC_REM_INV_REQ_ERR, "rejected the request"}, {IBV_WC_REM_OP_ERR, "failed to do it"},
+                                                  {IBV_WC_RNR_RETRY_EXC_ERR, "no buffer ready"}, {IBV_WC_REM_ACCESS_ERR, "not open to it"},
+                                                  {IBV_WC_FATAL_ERR, "the device failed"}, {IBV_WC_RESP_TIMEOUT_ERR, "did not answer in time"}};
+    for (const auto &[status, meaning] : meanings) {
+        Pair pair;
+        ASSERT_EQ(pair.failure, "");
+        fake().fail_work("send", 2, status);
+        bool well = true;
+        EXPECT_EQ(exchange(pair, 1, &well), "");
+        EXPECT_FALSE(well) << "status " << status;
+        std::string both = pair.side[0].closed + pair.side[1].closed;
+        EXPECT_NE(both.find(meaning), std::string::npos) << both;
+        EXPECT_NE(both.find("completion status " + std::to_string(status)), std::string::npos) << both;
+        EXPECT_TRUE(both.find("rank 0 (here)") != std::string::npos || both.find("rank 1 (there)") != std::string::npos) << both;
+    }
+}
+
+TEST_F(Verbs, AFullQueueIsTriedAgain)
+{
+    Pair pair;
+    ASSERT_EQ(pair.failure, "");
+    for (unsigned n : {1, 7, 200}) {
+        fake().fill(n);
+        bool well = false;
+        EXPECT_EQ(exchange(pair, n, &well), "");
+        EXPECT_TRUE(well) << n << " refusals";
+    }
 }
 
 TEST_F(Verbs, ACutNetworkEndsTheConnectionInTime)
@@ -686,6 +721,34 @@ TEST_F(Watched, NobodyWaitsForLong)
     use(places[0]);
     EXPECT_EQ(memory.kept_entries, 1u) << "too many to remember: none is used any more";
     for (char *one : places) munmap(one, size);
+}
+
+/* A child of fork has the same addresses, but gives back memory of its own; and that it lives on holds up nobody when all is over. */
+TEST_F(Watched, AChildIsAnotherProcess)
+{
+    int go[2], done[2];
+    char *place = map(), byte = 0;
+    ASSERT_TRUE(pipe(go) == 0 && pipe(done) == 0);
+    use(place);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        munmap(place, size / 2);
+        bool told = write(done[1], &byte, 1) == 1 && read(go[0], &byte, 1) == 1;
+        _exit(told ? 0 : 1);
+    }
+    alarm(60); /* what waits in munmap can only be killed */
+    ASSERT_EQ(read(done[0], &byte, 1), 1) << "the child hangs in munmap";
+    use(place);
+    EXPECT_EQ(memory.invalidated, 0u) << "it was the child's memory that went";
+    verbs_memory_destroy(&memory);
+    munmap(place, size);
+    alarm(0);
+    ASSERT_EQ(write(go[1], &byte, 1), 1);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    for (int fd : {go[0], go[1], done[0], done[1]}) close(fd);
 }
 
 /* A model: after every step the registrations are those that someone uses, and declared ones within the limit. */
