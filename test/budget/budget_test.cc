@@ -31,8 +31,8 @@ const Budget budgets[] = {
     {"tcp", "8 bytes", 3700},
     {"tcp", "262144 bytes", 15200},
 #ifdef FAKE_VERBS
-    {"verbs", "8 bytes", 3600},
-    {"verbs", "262144 bytes", 8800},
+    {"verbs", "8 bytes", 3900},
+    {"verbs", "262144 bytes", 9400},
 #endif
 #ifdef HAVE_UCX
     {"ucx", "8 bytes", 3900},

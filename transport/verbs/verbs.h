@@ -119,7 +119,7 @@ typedef enum verbs_life { VERBS_COMING, VERBS_STANDING, VERBS_PARTED, VERBS_LEAV
 
 struct verbs_endpoint {
     quoit_endpoint_t base;
-    list_t link, eventful;
+    list_t link, eventful, active; /* active: progress looks at it; has_work implies it */
     verbs_transport_t *transport;
     verbs_life_t life;
     int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
@@ -178,7 +178,7 @@ struct verbs_transport {
     unsigned turn, coming; /* calls of progress; endpoints that are COMING */
     bool woken;            /* look at everything at the next progress */
     table_t *peers;
-    list_t endpoints, eventful;
+    list_t endpoints, eventful, active;
     verbs_endpoint_t *last; /* whose event was handed out last */
 };
 
@@ -253,7 +253,9 @@ void verbs_endpoint_destroy(verbs_endpoint_t *endpoint);
 verbs_endpoint_t *verbs_endpoint_find(const verbs_transport_t *transport, quoit_process_id_t peer);
 /** Remember this thread's text as the reason why the endpoint is to end; the first counts. */
 void verbs_endpoint_break(verbs_endpoint_t *endpoint, quoit_status_t status);
-int verbs_endpoint_progress(verbs_endpoint_t *endpoint);
+/** Something happened to it: the next progress is to look at it. */
+void verbs_endpoint_wake(verbs_endpoint_t *endpoint);
+int verbs_endpoint_progress(verbs_endpoint_t *endpoint); /* it is not active, unless it makes itself so again */
 bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint);
 bool verbs_endpoint_is_idle(const verbs_endpoint_t *endpoint);
 void verbs_endpoint_check_parted(verbs_endpoint_t *endpoint);

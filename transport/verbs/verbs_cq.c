@@ -152,7 +152,9 @@ static int poll_one(verbs_transport_t *transport, verbs_cq_t *cq)
         }
         for (int i = 0; i < count; i++) {
             verbs_endpoint_t *endpoint = find(transport, verbs_work_number(completions[i].wr_id));
-            if (endpoint != NULL) verbs_queue_completed(endpoint, &completions[i]);
+            if (endpoint == NULL) continue;
+            verbs_queue_completed(endpoint, &completions[i]);
+            verbs_endpoint_wake(endpoint);
         }
         total += count;
     }

@@ -185,6 +185,7 @@ quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoi
     snprintf(transport->host, sizeof transport->host, "%s", environment->host != NULL ? environment->host : "?");
     list_init(&transport->endpoints);
     list_init(&transport->eventful);
+    list_init(&transport->active);
     list_init(&transport->cqs);
     quoit_status_t status = read_options(transport, environment);
     if (status == QUOIT_OK) status = find_device(environment, &transport->library, &transport->chosen);
