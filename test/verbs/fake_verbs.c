@@ -289,6 +289,9 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index
     return 0;
 }
 
+/* Kernels that copy registered pages for a child; with FAKE_VERBS_FORK=old one that does not. */
+enum ibv_fork_status ibv_is_fork_initialized(void) { return getenv("FAKE_VERBS_FORK") ? IBV_FORK_DISABLED : IBV_FORK_UNNEEDED; }
+
 int ibv_fork_init(void) { return fake_call_fails("fork_init") ? errno : 0; }
 
 /* ---------------------------------------------------------------- memory */

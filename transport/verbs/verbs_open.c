@@ -110,12 +110,19 @@ static const char *control_setting(const char *name)
     return quoit_setting_get(name, &value) == QUOIT_OK ? value : NULL;
 }
 
-/* Python's data loaders fork while memory is registered: without this, older kernels give the child the pages. */
-static void prepare_fork(const verbs_library_t *library)
+/*
+ * Python's data loaders fork while memory is registered: without this, older kernels give the child the pages. With it, they keep whole
+ * pages of what is registered from children, so then a caller's memory is registered only while it is in use. True: newer kernels, which
+ * copy such pages for the child.
+ */
+static bool prepare_fork(const verbs_library_t *library)
 {
-    if (library->is_fork_initialized != NULL && library->is_fork_initialized() != IBV_FORK_DISABLED) return;
-    int error = library->fork_init();
-    if (error != 0) log_info("verbs", "ibv_fork_init: %s; a fork while messages move may lose them", strerror(error));
+    bool can_tell = library->is_fork_initialized != NULL;
+    if (!can_tell || library->is_fork_initialized() == IBV_FORK_DISABLED) {
+        int error = library->fork_init();
+        if (error != 0) log_info("verbs", "ibv_fork_init: %s; a fork while messages move may lose them", strerror(error));
+    }
+    return can_tell && library->is_fork_initialized() == IBV_FORK_UNNEEDED;
 }
 
 static quoit_status_t watch(const verbs_transport_t *transport, int descriptor)
@@ -135,7 +142,10 @@ static quoit_status_t set_nonblocking(int descriptor)
 static quoit_status_t open_device(verbs_transport_t *transport)
 {
     const verbs_library_t *library = transport->library;
-    prepare_fork(library);
+    if (!prepare_fork(library) && transport->options.memory.watch) {
+        log_info("verbs", "registrations of callers' memory are not kept, for this kernel would keep it from children of fork");
+        transport->options.memory.watch = false;
+    }
     transport->context = verbs_device_open(library, transport->chosen.device);
     if (transport->context == NULL) return error_prefix(QUOIT_ERR_SYSTEM, "verbs");
     struct ibv_device_attr attributes;
