@@ -24,7 +24,7 @@ static void free_comm(quoit_comm_t *comm)
     matcher_clear(&comm->matcher);
     shrink_destroy(comm->shrink);
     inquire_destroy(comm->inquiry);
-    execute_destroy(&comm->execution);
+    execute_destroy(comm);
     journal_block_destroy(comm->engine->journal, comm->journal);
     topology_destroy(comm->topology);
     free(comm->job_rank);

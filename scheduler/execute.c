@@ -514,11 +514,13 @@ static quoit_status_t make_room(quoit_comm_t *comm)
     if (status != QUOIT_OK) return status;
     size_t scratch = (size_t)plan->depth * (size_t)plan->temps * execution->slot_stride;
     if (scratch > execution->scratch_capacity) { /* its content is of no more use: no copying as realloc would */
+        memory_withdraw(comm->engine, execution->scratch);
         free(execution->scratch);
         execution->scratch_capacity = 0;
         execution->scratch = aligned_alloc(4096, (scratch + 4095) / 4096 * 4096);
         if (!execution->scratch) return error_set(QUOIT_ERR_NO_MEMORY, "scratch of a plan: %zu bytes", scratch);
         execution->scratch_capacity = scratch;
+        memory_declare(comm->engine, execution->scratch, scratch);
     }
     int sources = comm->window && comm->window->members > 2 ? comm->window->members : 2;
     size_t have = (size_t)execution->source_capacity * sizeof *execution->source;
@@ -617,9 +619,11 @@ void execute_end(quoit_comm_t *comm)
     execution->operation = NULL;
 }
 
-void execute_destroy(execution_t *execution)
+void execute_destroy(quoit_comm_t *comm)
 {
-    execute_device_destroy(execution);
+    execution_t *execution = &comm->execution;
+    memory_withdraw(comm->engine, execution->scratch);
+    execute_device_destroy(comm->engine, execution);
     free(execution->transfer);
     free(execution->scratch);
     free(execution->source);

@@ -65,7 +65,7 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation);
 quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved);
 /** The operation ended (well or not): give back what it held. */
 void execute_end(quoit_comm_t *comm);
-void execute_destroy(execution_t *execution);
+void execute_destroy(quoit_comm_t *comm); /* only for the owner */
 /** All chunks are done, but others still read the own input. */
 bool execute_awaits_readers(const quoit_comm_t *comm);
 /** Who is being waited for: "rank 3 (node7, pid 12), which last called allreduce #56" ...; "" when nobody. */

@@ -6,6 +6,7 @@
 #include "scheduler/execute_device.h"
 
 #include "scheduler/comm.h"
+#include "scheduler/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -152,10 +153,11 @@ static quoit_status_t make_events(execution_t *execution)
     return QUOIT_OK;
 }
 
-/* Another device than last time, or larger chunks: everything anew. */
+/* Another device than last time, or larger chunks: everything anew. Messages between hosts are sent from there and received into it. */
 static quoit_status_t make_staging(execution_t *execution, const device_row_t *row, size_t needed)
 {
-    execute_device_destroy(execution);
+    engine_t *engine = execution->operation->comm->engine;
+    execute_device_destroy(engine, execution);
     void *memory = NULL;
     quoit_status_t status = row->host_alloc(needed, &memory);
     if (status != QUOIT_OK) return status;
@@ -167,6 +169,8 @@ static quoit_status_t make_staging(execution_t *execution, const device_row_t *r
     if (status != QUOIT_OK) goto free_recv;
     execution->stage_capacity = needed;
     execution->row_idle = row;
+    memory_declare(engine, execution->stage_send, needed);
+    memory_declare(engine, execution->stage_recv, needed);
     return QUOIT_OK;
 
 free_recv:
@@ -203,7 +207,7 @@ void execute_device_end(execution_t *execution)
     execution->row = NULL;
 }
 
-void execute_device_destroy(execution_t *execution)
+void execute_device_destroy(engine_t *engine, execution_t *execution)
 {
     const device_row_t *row = execution->row_idle;
     if (!row || !execution->stream) return;
@@ -212,6 +216,8 @@ void execute_device_destroy(execution_t *execution)
         if (execution->event[i]) row->event_destroy(execution->event[i]);
         execution->event[i] = NULL;
     }
+    memory_withdraw(engine, execution->stage_send);
+    memory_withdraw(engine, execution->stage_recv);
     row->host_free(execution->stage_send);
     row->host_free(execution->stage_recv);
     execution->stream = NULL;

@@ -16,7 +16,7 @@ void operation_device_free(operation_t *operation);
 
 quoit_status_t execute_device_begin(execution_t *execution);
 void execute_device_end(execution_t *execution);
-void execute_device_destroy(execution_t *execution);
+void execute_device_destroy(engine_t *engine, execution_t *execution);
 /* Move a chunk through its phases before and after the steps. */
 quoit_status_t execute_device_in(execution_t *execution, chunk_run_t *run);
 quoit_status_t execute_device_out(execution_t *execution, chunk_run_t *run);

@@ -56,11 +56,44 @@ static memory_block_t *take(const void *pointer)
     return block;
 }
 
+/* ------------------------------------------------------------------ registration (the engine's owner) */
+
+void memory_declare(engine_t *engine, const void *pointer, size_t bytes)
+{
+    for (int i = 0; i < engine->transports; i++) {
+        const engine_transport_t *each = &engine->transport[i];
+        if (each->ops->flags & QUOIT_TRANSPORT_PUT && each->ops->reg(each->transport, pointer, bytes) != QUOIT_OK)
+            log_debug("memory", "transport %s does not keep %zu bytes registered: %s", each->ops->name, bytes, error_text());
+    }
+}
+
+void memory_withdraw(engine_t *engine, const void *pointer)
+{
+    for (int i = 0; pointer && i < engine->transports; i++)
+        if (engine->transport[i].ops->flags & QUOIT_TRANSPORT_PUT) engine->transport[i].ops->dereg(engine->transport[i].transport, pointer);
+}
+
+quoit_status_t memory_share(engine_t *engine, size_t bytes, void **pointer)
+{
+    void *memory = NULL;
+    quoit_status_t status = engine->map->ops->share_alloc(engine->map->transport, bytes, &memory);
+    if (status != QUOIT_OK) return status;
+    memory_declare(engine, memory, bytes);
+    *pointer = memory;
+    return QUOIT_OK;
+}
+
+void memory_unshare(engine_t *engine, void *pointer)
+{
+    memory_withdraw(engine, pointer);
+    engine->map->ops->share_free(engine->map->transport, pointer);
+}
+
 /* ------------------------------------------------------------------ shared memory (the engine's owner) */
 
 static void give_back(engine_t *engine, memory_block_t *block)
 {
-    engine->map->ops->share_free(engine->map->transport, block->pointer);
+    memory_unshare(engine, block->pointer);
     engine->memory_bytes -= block->bytes;
     free(block);
 }
@@ -98,10 +131,10 @@ static quoit_status_t make(engine_t *engine, size_t bytes, void **pointer)
     if (bytes > limit() || engine->memory_bytes > limit() - bytes)
         return error_set(QUOIT_ERR_NO_MEMORY, "%zu bytes asked for, %zu of %zu are held (three quarters of QUOIT_ARENA_SIZE)", bytes,
                          engine->memory_bytes, limit());
-    quoit_status_t status = engine->map->ops->share_alloc(engine->map->transport, bytes, pointer);
+    quoit_status_t status = memory_share(engine, bytes, pointer);
     if (status != QUOIT_ERR_NO_MEMORY || list_is_empty(&engine->memory_kept)) return status;
     drop_kept(engine);
-    return engine->map->ops->share_alloc(engine->map->transport, bytes, pointer);
+    return memory_share(engine, bytes, pointer);
 }
 
 /* From here on buffers in [low, low + span) are looked at more closely: it only grows. */

@@ -3,6 +3,7 @@
 #include "scheduler/window.h"
 
 #include "base/log.h"
+#include "scheduler/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +147,7 @@ void window_begin(window_t *window, const operation_description_t *description, 
 static void drop_lease(window_t *window)
 {
     if (!window->lease) return;
-    map_ops(window)->share_free(map_transport(window), window->lease);
+    memory_unshare(window->engine, window->lease);
     list_remove(&window->lease_link);
     window->engine->lease_bytes -= window->lease_bytes;
     window->lease = NULL;
@@ -172,11 +173,11 @@ quoit_status_t window_lease(window_t *window, size_t bytes)
     drop_lease(window);
     make_room(window->engine, bytes);
     void *memory = NULL;
-    quoit_status_t status = map_ops(window)->share_alloc(map_transport(window), bytes, &memory);
+    quoit_status_t status = memory_share(window->engine, bytes, &memory);
     if (status != QUOIT_OK) return status;
     status = map_ops(window)->export_memory(map_transport(window), memory, bytes, window->section->lease_handle);
     if (status != QUOIT_OK) {
-        map_ops(window)->share_free(map_transport(window), memory);
+        memory_unshare(window->engine, memory);
         return status;
     }
     window->lease = memory;
@@ -334,6 +335,7 @@ static void window_free(window_t *window, bool keep_memory)
         atomic_store_explicit(&directory->entry[window->entry].comm, DIRECTORY_TOMBSTONE, memory_order_release);
     if (keep_memory) {
         if (window->lease) list_remove(&window->lease_link);
+        memory_withdraw(window->engine, window->lease);
     } else {
         drop_lease(window);
         map_ops(window)->share_free(map_transport(window), window->section);

@@ -46,6 +46,8 @@ missing_packages() {
     if [ "${1:-}" = tests ]; then
         have_header gtest/gtest.h c++ || echo libgtest-dev
         have_header ucp/api/ucp.h c || echo libucx-dev
+        command -v ucx_perftest >/dev/null || echo ucx-utils
+        have_header valgrind/callgrind.h c && command -v valgrind >/dev/null || echo valgrind
         command -v tc >/dev/null || echo iproute2
         command -v iperf3 >/dev/null || echo iperf3
         command -v unshare >/dev/null || echo util-linux

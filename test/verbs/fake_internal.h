@@ -93,6 +93,9 @@ typedef struct fake_state {
     unsigned pds;
     atomic_uint delay;
     bool cut;
+    atomic_bool removed;
+    unsigned full; /* posts to be refused */
+    unsigned long locked, lock_limit; /* bytes that are registered, and may be */
     struct {
         char name[32];
         unsigned n, error;

@@ -49,6 +49,15 @@ unsigned long fake_verbs_count(const char *name)
     return value;
 }
 
+/* A device that was taken out: what it made can be destroyed, and what is posted goes nowhere. */
+static bool needs_device(const char *name)
+{
+    static const char *const others[] = {"destroy_", "dereg_", "dealloc_", "close_", "post_", "poll_", "req_", "get_", "fork_"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strncmp(name, others[i], strlen(others[i])) == 0) return false;
+    return true;
+}
+
 bool fake_call_fails(const char *name)
 {
     pthread_mutex_lock(&counters.lock);
@@ -56,6 +65,10 @@ bool fake_call_fails(const char *name)
     bool fails = fake.failing.n > 0 && strcmp(fake.failing.name, name) == 0 && --fake.failing.n == 0;
     int error = (int)fake.failing.error;
     pthread_mutex_unlock(&counters.lock);
+    if (!fails && atomic_load(&fake.removed) && needs_device(name)) {
+        fails = true;
+        error = EIO;
+    }
     if (fails) errno = error;
     return fails;
 }
@@ -78,6 +91,9 @@ void fake_verbs_calm(void)
     pthread_mutex_lock(&fake.lock);
     fake.failing_work.n = 0;
     fake.cut = false;
+    fake.lock_limit = 0;
+    fake.full = 0;
+    atomic_store(&fake.removed, false);
     atomic_store(&fake.delay, 0);
     pthread_mutex_unlock(&fake.lock);
 }
@@ -123,6 +139,38 @@ void fake_verbs_break_device(void)
     pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_verbs_remove_device(void)
+{
+    fake_verbs_cut(1);
+    atomic_store(&fake.removed, true);
+    fake_verbs_break_device();
+}
+
+void fake_verbs_fill(unsigned n)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.full = n;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_verbs_lock_limit(unsigned long bytes)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.lock_limit = bytes;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+/* What was sent stays in its queue until it was answered, so packets need no looking for. */
+int fake_verbs_is_quiet(void)
+{
+    bool quiet = true;
+    pthread_mutex_lock(&fake.lock);
+    for (list_t *link = fake.qps.next; link != &fake.qps; link = link->next)
+        quiet = quiet && container_of(link, fake_qp_t, link)->send_count == 0 && !container_of(link, fake_qp_t, link)->answer.wanted;
+    pthread_mutex_unlock(&fake.lock);
+    return quiet;
+}
+
 /* ---------------------------------------------------------------- devices */
 
 static struct ibv_device device = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "fake0"};
@@ -131,8 +179,9 @@ struct ibv_device **ibv_get_device_list(int *count)
 {
     if (fake_call_fails("get_device_list")) return NULL;
     struct ibv_device **list = calloc(2, sizeof *list);
-    list[0] = &device;
-    if (count != NULL) *count = 1;
+    int devices = atomic_load(&fake.removed) ? 0 : 1;
+    if (devices > 0) list[0] = &device;
+    if (count != NULL) *count = devices;
     return list;
 }
 
@@ -240,6 +289,9 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index
     return 0;
 }
 
+/* Kernels that copy registered pages for a child; with FAKE_VERBS_FORK=old one that does not. */
+enum ibv_fork_status ibv_is_fork_initialized(void) { return getenv("FAKE_VERBS_FORK") ? IBV_FORK_DISABLED : IBV_FORK_UNNEEDED; }
+
 int ibv_fork_init(void) { return fake_call_fails("fork_init") ? errno : 0; }
 
 /* ---------------------------------------------------------------- memory */
@@ -267,11 +319,17 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
     return 0;
 }
 
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
+static struct ibv_mr *register_bytes(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-    if (fake_call_fails("reg_mr")) return NULL;
     fake_mr_t *mr = calloc(1, sizeof *mr);
     pthread_mutex_lock(&fake.lock);
+    if (fake.lock_limit > 0 && fake.locked + length > fake.lock_limit) {
+        pthread_mutex_unlock(&fake.lock);
+        free(mr);
+        errno = ENOMEM;
+        return NULL;
+    }
+    fake.locked += length;
     uint32_t key = ++fake.next_key;
     mr->base = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = key, .rkey = key};
     mr->access = access;
@@ -281,12 +339,26 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int a
     return &mr->base;
 }
 
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
+{
+    return fake_call_fails("reg_mr") ? NULL : register_bytes(pd, address, length, access);
+}
+
+/* With flags that a device may ignore. */
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length, uint64_t iova, unsigned access)
+{
+    if (iova != (uintptr_t)address) fake_count("misuse", 1);
+    if (access & IBV_ACCESS_RELAXED_ORDERING) fake_count("relaxed", 1);
+    return fake_call_fails("reg_mr") ? NULL : register_bytes(pd, address, length, (int)access);
+}
+
 int ibv_dereg_mr(struct ibv_mr *base)
 {
     fake_mr_t *mr = container_of(base, fake_mr_t, base);
     if (fake_call_fails("dereg_mr")) return errno;
     pthread_mutex_lock(&fake.lock);
     list_remove(&mr->link);
+    fake.locked -= base->length;
     pthread_mutex_unlock(&fake.lock);
     free(mr);
     fake_count("mr", -1);
@@ -447,7 +519,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attribu
     return &qp->base;
 }
 
-/* RESET and destruction take the completions along. */
+/* RESET takes the completions along. */
 static void forget_completions(struct ibv_cq *base, uint32_t number)
 {
     fake_cq_t *cq = container_of(base, fake_cq_t, base);
@@ -465,6 +537,11 @@ static void clear(fake_qp_t *qp)
     qp->started = qp->waits = false;
     qp->answer.wanted = false;
     qp->received = 0;
+}
+
+static void reset(fake_qp_t *qp)
+{
+    clear(qp);
     forget_completions(qp->base.send_cq, qp->base.qp_num);
     forget_completions(qp->base.recv_cq, qp->base.qp_num);
 }
@@ -488,7 +565,7 @@ void fake_qp_fail(fake_qp_t *qp)
 static int change_state(fake_qp_t *qp, const struct ibv_qp_attr *attributes)
 {
     switch (attributes->qp_state) {
-    case IBV_QPS_RESET: clear(qp); break;
+    case IBV_QPS_RESET: reset(qp); break;
     case IBV_QPS_ERR: fake_qp_fail(qp); break;
     case IBV_QPS_INIT:
         if (qp->state != IBV_QPS_RESET) return EINVAL;
@@ -544,6 +621,11 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_s
     *bad = work;
     if (fake_call_fails("post_send")) return errno;
     pthread_mutex_lock(&fake.lock);
+    if (fake.full > 0) {
+        fake.full--;
+        pthread_mutex_unlock(&fake.lock);
+        return ENOMEM;
+    }
     bool full = qp->send_count == qp->cap.max_send_wr;
     if (full || (qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_ERR)) {
         pthread_mutex_unlock(&fake.lock);

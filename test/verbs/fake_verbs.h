@@ -3,7 +3,8 @@
  * A libibverbs of the tests' own: the shared object libibverbs.so.1 in the build folder, with one device (fake0) whose network is
  * datagrams between processes of this machine (and within one). RC queue pairs with SEND and RDMA WRITE, with and without immediate,
  * memory keys that are checked, completion channels, asynchronous events, retries that end. It is strict where devices are: a write after
- * the queue pair was reset goes nowhere, RESET takes the queue pair's completions with it, keys of unregistered memory are refused.
+ * the queue pair was reset goes nowhere, RESET takes the queue pair's completions with it,
+ * destroying it leaves them (devices do either), keys of unregistered memory are refused.
  *
  *   fake_verbs.c       devices, objects, the functions of libibverbs         fake_network.c   the network and its thread
  *
@@ -20,6 +21,8 @@ extern "C" {
 void fake_verbs_calm(void);
 /** The n-th call (from 1, counted from now) of a function, named without ibv_, fails with this errno. */
 void fake_verbs_fail_call(const char *name, unsigned n, int error);
+/** The next n posted sends and writes are refused, because the queue is full. */
+void fake_verbs_fill(unsigned n);
 /** The n-th "send" or "write" from now ends in this completion status, and its queue pair with it; the peer sees nothing of it. */
 void fake_verbs_fail_work(const char *name, unsigned n, int status);
 /** Every packet is handled up to so many microseconds late. */
@@ -28,6 +31,12 @@ void fake_verbs_delay(unsigned microseconds);
 void fake_verbs_cut(int cut);
 /** All open devices report IBV_EVENT_DEVICE_FATAL. */
 void fake_verbs_break_device(void);
+/** The device is taken out: an event FATAL, no completions any more, calls that make or change something fail with EIO, and it is not listed. */
+void fake_verbs_remove_device(void);
+/** No more bytes than these can be registered at a time (ENOMEM); 0: any number. */
+void fake_verbs_lock_limit(unsigned long bytes);
+/** Is nothing of this process's under way? */
+int fake_verbs_is_quiet(void);
 /**
  * "context", "pd", "mr", "cq", "qp", "channel": how many there are. "rnr": receivers that were not ready; "overflow": completion queues
  * that overflowed; "misuse": rules of the interface that were broken; "writes", "sends": done; "refused": writes refused for their key.

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The verbs transport where the conformance suite does not reach: failures of the device and of each call of libibverbs, late
- * completions, registrations, the choice of device, port and GID, and the parsers of what peers send. Over the fake libibverbs.
+ * completions, memory that cannot be registered. Over the fake libibverbs.
  */
-#include <gtest/gtest.h>
+#include "verbs_harness.h"
 
-#include <dlfcn.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,41 +21,13 @@ extern "C" {
 #include "base/clock.h"
 #include "base/hmac.h"
 #include "base/settings.h"
-#include "fake_verbs.h"
 #include "transport/registry.h"
-#include "transport/verbs/verbs_device.h"
-#include "transport/verbs/verbs_hello.h"
-#include "transport/verbs/verbs_memory.h"
+#include "transport/verbs/verbs_library.h"
 }
+
+using namespace verbs_test;
 
 namespace {
-
-/* The fake, as the transport opens it. */
-struct Fake {
-    void *handle = dlopen(FAKE_VERBS, RTLD_NOW);
-    template <typename Function> Function find(const char *name) const { return reinterpret_cast<Function>(dlsym(handle, name)); }
-    decltype(&fake_verbs_calm) calm = find<decltype(&fake_verbs_calm)>("fake_verbs_calm");
-    decltype(&fake_verbs_fail_call) fail_call = find<decltype(&fake_verbs_fail_call)>("fake_verbs_fail_call");
-    decltype(&fake_verbs_fail_work) fail_work = find<decltype(&fake_verbs_fail_work)>("fake_verbs_fail_work");
-    decltype(&fake_verbs_delay) delay = find<decltype(&fake_verbs_delay)>("fake_verbs_delay");
-    decltype(&fake_verbs_cut) cut = find<decltype(&fake_verbs_cut)>("fake_verbs_cut");
-    decltype(&fake_verbs_break_device) break_device = find<decltype(&fake_verbs_break_device)>("fake_verbs_break_device");
-    decltype(&fake_verbs_count) count = find<decltype(&fake_verbs_count)>("fake_verbs_count");
-};
-
-Fake &fake()
-{
-    static Fake one;
-    return one;
-}
-
-std::string alive()
-{
-    std::string text;
-    for (const char *name : {"context", "pd", "mr", "cq", "qp", "channel", "misuse", "overflow", "rnr"})
-        if (fake().count(name) != 0) text += std::string(name) + " " + std::to_string(fake().count(name)) + " ";
-    return text;
-}
 
 std::string pattern(size_t length, unsigned seed)
 {
@@ -69,6 +39,20 @@ std::string pattern(size_t length, unsigned seed)
         memcpy(&bytes[at], &number, std::min(sizeof number, length - at));
     }
     return bytes;
+}
+
+/* Settings of the transports to be opened, instead of the program's. */
+std::map<std::string, std::string> &overrides()
+{
+    static std::map<std::string, std::string> all;
+    return all;
+}
+
+const char *setting(const char *name)
+{
+    const char *value = nullptr;
+    if (overrides().count(name)) return overrides()[name].c_str();
+    return quoit_setting_get(name, &value) == QUOIT_OK ? value : nullptr;
 }
 
 /* Two transports of this process, driven by this thread. */
@@ -86,6 +70,7 @@ struct Pair {
     Side side[2];
     const quoit_transport_ops_t *ops = &transport_verbs;
     std::string failure; /* what set-up ended in; "": it did not fail */
+    unsigned turn = 0;
 
     explicit Pair(int timeout_ms = 20000)
     {
@@ -93,6 +78,7 @@ struct Pair {
             quoit_transport_environment_t environment;
             EXPECT_EQ(random_bytes(&one.id, sizeof one.id), QUOIT_OK);
             transport_environment_init(&environment, one.id, one.doorbell, "testhost");
+            environment.setting = setting;
             if (!good(ops->open(&environment, &one.transport)) || !good(ops->listen(one.transport, one.address, &one.length)) ||
                 !good(ops->trust(one.transport, 7, "secret", 6)))
                 return;
@@ -131,6 +117,7 @@ struct Pair {
         quoit_event_t event;
         for (auto &one : side) {
             ops->progress(one.transport);
+            if (++turn % 16 < 2 && ops->arm(one.transport) == QUOIT_OK) ops->disarm(one.transport);
             while (ops->next_event(one.transport, &event)) {
                 if (event.type != QUOIT_EVENT_CLOSED) continue;
                 one.closed = event.text;
@@ -194,16 +181,6 @@ std::string exchange(Pair &pair, uint64_t comm, bool *all_well)
     return wrong;
 }
 
-class Verbs : public testing::Test {
-protected:
-    void SetUp() override
-    {
-        ASSERT_NE(fake().handle, nullptr) << dlerror();
-        fake().calm();
-    }
-    void TearDown() override { EXPECT_EQ(alive(), "") << "left behind, or done wrong"; }
-};
-
 TEST_F(Verbs, MessagesAndNothingLeftBehind)
 {
     Pair pair;
@@ -221,12 +198,15 @@ TEST_F(Verbs, EveryCallMayFailOnce)
 {
     const char *calls[] = {"get_device_list", "open_device", "query_device", "query_port", "query_gid", "alloc_pd", "create_comp_channel",
                            "create_cq", "create_qp", "modify_qp", "reg_mr", "dereg_mr", "post_recv", "post_send", "poll_cq", "destroy_qp",
-                           "destroy_cq", "dealloc_pd", "close_device", "destroy_comp_channel", "fork_init"};
+                           "destroy_cq", "dealloc_pd", "close_device", "destroy_comp_channel", "req_notify_cq", "get_cq_event"};
     const std::map<std::string, std::vector<unsigned>> often = {{"modify_qp", {1, 2, 3, 4, 7, 8, 12}}, {"post_recv", {1, 33, 70, 129, 140}},
                                                                 {"post_send", {1, 2, 5, 9}}, {"poll_cq", {1, 20}}, {"reg_mr", {1, 2, 3, 4}}};
     int failed = 0;
+    const char *long_run = getenv("QUOIT_TEST_LONG");
     for (const char *call : calls) {
         auto times = often.count(call) ? often.at(call) : std::vector<unsigned>{1, 2};
+        if (long_run && *long_run == '1') times.clear();
+        for (unsigned n = 1; times.size() < 150 && long_run && *long_run == '1'; n++) times.push_back(n);
         for (unsigned n : times) {
             for (int error : {EIO, ENOMEM}) {
                 fake().calm();
@@ -271,6 +251,39 @@ TEST_F(Verbs, AFailedSendEndsTheConnectionWithItsMeaning)
     EXPECT_TRUE(both.find("rank 0 (here)") != std::string::npos || both.find("rank 1 (there)") != std::string::npos) << both;
 }
 
+/* Each error that a completion can tell ends the connection with its number, what it means, and the peer's name. */
+TEST_F(Verbs, ErrorsOfCompletionsAreToldInWords)
+{
+    const std::map<int, const char *> meanings = {{IBV_WC_LOC_QP_OP_ERR, "the local queue pair refused"}, {IBV_WC_LOC_PROT_ERR, "is not registered"},
+                                                  {IBV_WC_REM_INV_REQ_ERR, "rejected the request"}, {IBV_WC_REM_OP_ERR, "failed to do it"},
+                                                  {IBV_WC_RNR_RETRY_EXC_ERR, "no buffer ready"}, {IBV_WC_REM_ACCESS_ERR, "not open to it"},
+                                                  {IBV_WC_FATAL_ERR, "the device failed"}, {IBV_WC_RESP_TIMEOUT_ERR, "did not answer in time"}};
+    for (const auto &[status, meaning] : meanings) {
+        Pair pair;
+        ASSERT_EQ(pair.failure, "");
+        fake().fail_work("send", 2, status);
+        bool well = true;
+        EXPECT_EQ(exchange(pair, 1, &well), "");
+        EXPECT_FALSE(well) << "status " << status;
+        std::string both = pair.side[0].closed + pair.side[1].closed;
+        EXPECT_NE(both.find(meaning), std::string::npos) << both;
+        EXPECT_NE(both.find("completion status " + std::to_string(status)), std::string::npos) << both;
+        EXPECT_TRUE(both.find("rank 0 (here)") != std::string::npos || both.find("rank 1 (there)") != std::string::npos) << both;
+    }
+}
+
+TEST_F(Verbs, AFullQueueIsTriedAgain)
+{
+    Pair pair;
+    ASSERT_EQ(pair.failure, "");
+    for (unsigned n : {1, 7, 200}) {
+        fake().fill(n);
+        bool well = false;
+        EXPECT_EQ(exchange(pair, n, &well), "");
+        EXPECT_TRUE(well) << n << " refusals";
+    }
+}
+
 TEST_F(Verbs, ACutNetworkEndsTheConnectionInTime)
 {
     Pair pair;
@@ -290,6 +303,146 @@ TEST_F(Verbs, ABrokenDeviceEndsAllItsConnections)
     fake().break_device();
     ASSERT_TRUE(pair.wait([&] { return !pair.side[0].closed.empty() && !pair.side[1].closed.empty(); })) << "nobody noticed";
     for (auto &one : pair.side) EXPECT_NE(one.closed.find("fake0"), std::string::npos) << one.closed;
+}
+
+/* Taken out while messages move: all ends with a text, what was made can be freed, and the next one is told that there is no device. */
+TEST_F(Verbs, ARemovedDeviceEndsAllItsConnections)
+{
+    char why[512] = "";
+    quoit_transport_environment_t environment;
+    {
+        Pair pair;
+        ASSERT_EQ(pair.failure, "");
+        Message sent, got;
+        sent.bytes = pattern(8 << 20, 1);
+        got.bytes.assign(sent.bytes.size(), '\0');
+        ASSERT_EQ(pair.ops->recv(pair.side[1].endpoint, {1, 1}, &got.bytes[0], got.bytes.size(), &got.transfer), QUOIT_OK);
+        ASSERT_EQ(pair.ops->send(pair.side[0].endpoint, {1, 1}, sent.bytes.data(), sent.bytes.size(), &sent.transfer), QUOIT_OK);
+        ASSERT_TRUE(pair.wait([&] { return fake().count("writes") > 0; })) << "nothing moved";
+        fake().remove_device();
+        ASSERT_TRUE(pair.wait([&] { return !pair.side[0].closed.empty() && !pair.side[1].closed.empty(); })) << "nobody noticed";
+        for (auto &one : pair.side) EXPECT_NE(one.closed.find("fake0"), std::string::npos) << one.closed;
+        EXPECT_TRUE(got.done() && sent.done());
+        transport_environment_init(&environment, pair.side[0].id, pair.side[0].doorbell, "testhost");
+        EXPECT_EQ(pair.ops->probe(&environment, why, sizeof why), QUOIT_ERR_NOT_FOUND);
+        EXPECT_NE(std::string(why).find("no RDMA device"), std::string::npos) << why;
+    }
+    EXPECT_EQ(alive(), "");
+}
+
+/* No memory can be locked any more: large messages go over the stream, with one warning of each side. */
+TEST_F(Verbs, MessagesWhoseMemoryCannotBeRegisteredAreCopied)
+{
+    Pair pair;
+    ASSERT_EQ(pair.failure, "");
+    fake().lock_limit(1);
+    bool well = false;
+    testing::internal::CaptureStderr();
+    std::string wrong = exchange(pair, 1, &well) + exchange(pair, 2, &well);
+    std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(wrong, "");
+    EXPECT_TRUE(well);
+    EXPECT_EQ(fake().count("writes"), 0u);
+    size_t warnings = 0;
+    for (size_t at = log.find("go over the stream"); at != std::string::npos; at = log.find("go over the stream", at + 1)) warnings++;
+    EXPECT_EQ(warnings, 2u) << log;
+    EXPECT_NE(log.find("ulimit -l"), std::string::npos) << log;
+    fake().lock_limit(0);
+    EXPECT_EQ(exchange(pair, 3, &well), "");
+    EXPECT_GE(fake().count("writes"), 4u) << "it does not come back when memory can be registered again";
+}
+
+/* What a fabric may reorder is sent so that it can: the same bytes arrive, each large message with one write more. */
+TEST_F(Verbs, EndsOfMessagesAreSentApartForAdaptiveRouting)
+{
+    unsigned long writes[2], relaxed[2];
+    for (int i = 0; i < 2; i++) {
+        overrides() = {{"VERBS_ADAPTIVE_ROUTING", i ? "yes" : "no"}, {"VERBS_RELAXED_ORDERING", i ? "no" : "yes"}};
+        fake().calm();
+        Pair pair;
+        ASSERT_EQ(pair.failure, "");
+        bool well = false;
+        EXPECT_EQ(exchange(pair, 1, &well), "");
+        EXPECT_TRUE(well);
+        writes[i] = fake().count("writes");
+        relaxed[i] = fake().count("relaxed");
+    }
+    overrides().clear();
+    EXPECT_EQ(writes[1], writes[0] + 4) << "two messages of 70000 bytes, two of 2200000";
+    EXPECT_GT(relaxed[0], 0u);
+    EXPECT_EQ(relaxed[1], 0u);
+}
+
+/* An older kernel keeps what is registered from children of fork: so nothing of the caller's stays registered there. */
+TEST_F(Verbs, OlderKernelsKeepNoRegistrations)
+{
+    for (bool old : {false, true}) {
+        if (old) setenv("FAKE_VERBS_FORK", "old", 1);
+        fake().calm();
+        if (old) fake().fail_call("fork_init", 1, ENOMEM); /* which is no reason to do without */
+        {
+            Pair pair;
+            unsetenv("FAKE_VERBS_FORK");
+            ASSERT_EQ(pair.failure, "");
+            unsigned long before = fake().count("mr");
+            bool well = false;
+            EXPECT_EQ(exchange(pair, 1, &well), "");
+            EXPECT_TRUE(well);
+            EXPECT_EQ(fake().count("fork_init"), old ? 2u : 0u);
+            if (old) {
+                EXPECT_EQ(fake().count("mr"), before);
+            }
+        }
+        EXPECT_EQ(alive(), "");
+    }
+}
+
+/* However many peers a process has, they share a completion queue. */
+TEST_F(Verbs, PeersShareACompletionQueue)
+{
+    const int peers = 5;
+    std::vector<Pair::Side> side(peers + 1);
+    const quoit_transport_ops_t *ops = &transport_verbs;
+    for (auto &one : side) {
+        quoit_transport_environment_t environment;
+        ASSERT_EQ(random_bytes(&one.id, sizeof one.id), QUOIT_OK);
+        transport_environment_init(&environment, one.id, one.doorbell, "testhost");
+        ASSERT_EQ(ops->open(&environment, &one.transport), QUOIT_OK) << error_text();
+        ASSERT_EQ(ops->listen(one.transport, one.address, &one.length), QUOIT_OK);
+        ASSERT_EQ(ops->trust(one.transport, 7, "secret", 6), QUOIT_OK);
+    }
+    std::vector<quoit_endpoint_t *> endpoint(peers);
+    for (int i = 0; i < peers; i++) {
+        quoit_peer_t peer = {side[i + 1].id, 7, side[i + 1].address, side[i + 1].length, "a peer", 20000};
+        ASSERT_EQ(ops->connect(side[0].transport, &peer, &endpoint[i]), QUOIT_OK) << error_text();
+        quoit_peer_t back = {side[0].id, 7, side[0].address, side[0].length, "the one", 20000};
+        ASSERT_EQ(ops->connect(side[i + 1].transport, &back, &side[i + 1].endpoint), QUOIT_OK) << error_text();
+    }
+    std::vector<Message> sends(peers), recvs(peers);
+    for (int i = 0; i < peers; i++) {
+        sends[i].bytes = pattern(100000, (unsigned)i);
+        recvs[i].bytes.assign(100000, '\0');
+        ASSERT_EQ(ops->send(side[i + 1].endpoint, {1, 1}, sends[i].bytes.data(), 100000, &sends[i].transfer), QUOIT_OK);
+        ASSERT_EQ(ops->recv(endpoint[i], {1, 1}, &recvs[i].bytes[0], 100000, &recvs[i].transfer), QUOIT_OK);
+    }
+    const char *slow = getenv("TEST_SLOW");
+    uint64_t deadline = clock_deadline(20000 * (slow ? atoi(slow) : 1));
+    for (bool done = false; !done && clock_now() < deadline; sched_yield()) {
+        quoit_event_t event;
+        for (auto &one : side) {
+            ops->progress(one.transport);
+            while (ops->next_event(one.transport, &event)) EXPECT_NE(event.type, QUOIT_EVENT_CLOSED) << event.text;
+        }
+        done = true;
+        for (int i = 0; i < peers; i++) done = done && sends[i].done() && recvs[i].done();
+    }
+    for (int i = 0; i < peers; i++) EXPECT_TRUE(recvs[i].transfer.status == QUOIT_OK && recvs[i].bytes == sends[i].bytes) << "of peer " << i;
+    EXPECT_EQ(fake().count("cq"), (unsigned long)peers + 1) << "one for each process";
+    EXPECT_EQ(fake().count("qp"), 4ul * peers);
+    for (auto &one : side) {
+        ops->close(one.transport);
+        close(one.doorbell);
+    }
 }
 
 /* Late packets, and communicators that are cancelled in the middle: others lose nothing, no buffer is touched after cancel. */
@@ -351,225 +504,6 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
             for (auto *one : {&doomed[from][1], &kept[from][1]}) pair.ops->dereg(pair.side[1 - from].transport, one->bytes.data());
         }
     }
-}
-
-/* ---------------------------------------------------------------- registrations */
-
-const verbs_library_t *library()
-{
-    const verbs_library_t *result = nullptr;
-    EXPECT_EQ(verbs_library_open(FAKE_VERBS, &result), QUOIT_OK) << error_text();
-    return result;
-}
-
-struct Registry : Verbs {
-    struct ibv_context *context = nullptr;
-    struct ibv_pd *pd = nullptr;
-    verbs_memory_t memory{};
-    void SetUp() override
-    {
-        Verbs::SetUp();
-        context = verbs_device_open(library(), "fake0");
-        ASSERT_NE(context, nullptr);
-        pd = library()->alloc_pd(context);
-        verbs_memory_init(&memory, library(), pd, 1 << 20);
-    }
-    void TearDown() override
-    {
-        verbs_memory_destroy(&memory);
-        library()->dealloc_pd(pd);
-        library()->close_device(context);
-        Verbs::TearDown();
-    }
-};
-
-TEST_F(Registry, MemoryThatWasUnmappedIsRegisteredAnew)
-{
-    const size_t size = 1 << 16;
-    verbs_region_t *region = nullptr, *again = nullptr;
-    void *place = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT_EQ(verbs_memory_take(&memory, place, size, true, &region), QUOIT_OK);
-    ASSERT_EQ(verbs_memory_take(&memory, static_cast<char *>(place) + 100, 1000, false, &again), QUOIT_OK);
-    EXPECT_EQ(region, again) << "transfers of one moment share it";
-    verbs_memory_give(&memory, again);
-    verbs_memory_give(&memory, region);
-    EXPECT_EQ(fake().count("mr"), 0u) << "an old registration could serve what is mapped there next";
-    ASSERT_EQ(mmap(place, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
-    ASSERT_EQ(verbs_memory_take(&memory, place, size, true, &region), QUOIT_OK);
-    EXPECT_EQ(memory.made, 2u);
-    verbs_memory_give(&memory, region);
-    munmap(place, size);
-}
-
-TEST_F(Registry, DeclaredMemoryIsKeptWithinTheLimitAndTheOldestGoesFirst)
-{
-    const size_t size = 400 << 10;
-    std::vector<char> bytes[4];
-    verbs_region_t *region = nullptr;
-    for (auto &one : bytes) {
-        one.resize(size);
-        ASSERT_EQ(verbs_memory_declare(&memory, one.data(), size), QUOIT_OK);
-    }
-    EXPECT_EQ(memory.made, 0u) << "registered before it was used";
-    for (int use : {0, 1, 0, 2, 0}) { /* 1 is the one used longest ago when 2 comes */
-        ASSERT_EQ(verbs_memory_take(&memory, bytes[use].data() + 5, 100, true, &region), QUOIT_OK);
-        verbs_memory_give(&memory, region);
-    }
-    EXPECT_EQ(memory.made, 3u);
-    EXPECT_EQ(memory.dropped, 1u);
-    EXPECT_LE(memory.kept, memory.limit);
-    ASSERT_EQ(verbs_memory_take(&memory, bytes[0].data(), size, true, &region), QUOIT_OK);
-    verbs_memory_forget(&memory, bytes[0].data());
-    EXPECT_EQ(memory.dropped, 1u) << "a transfer was under way";
-    verbs_memory_give(&memory, region);
-    EXPECT_EQ(memory.dropped, 2u);
-    verbs_memory_forget(&memory, bytes[2].data());
-    EXPECT_EQ(memory.dropped, 3u);
-    EXPECT_EQ(memory.kept, 0u);
-}
-
-/* A model: after every step the registrations are those that someone uses, and declared ones within the limit. */
-TEST_F(Registry, AgreesWithAModel)
-{
-    const unsigned seed = 5;
-    std::mt19937 random(seed);
-    std::vector<char> arena(4 << 20);
-    std::vector<verbs_region_t *> taken;
-    std::vector<char *> declared;
-    for (int step = 0; step < 4000; step++) {
-        char *base = arena.data() + random() % (3 << 20);
-        size_t length = 1 + random() % (200 << 10);
-        verbs_region_t *region = nullptr;
-        switch (random() % 4) {
-        case 0:
-            if (declared.size() < 20 && verbs_memory_declare(&memory, base, length) == QUOIT_OK) declared.push_back(base);
-            break;
-        case 1:
-            if (declared.empty()) break;
-            std::swap(declared[random() % declared.size()], declared.back());
-            verbs_memory_forget(&memory, declared.back());
-            declared.pop_back();
-            break;
-        case 2:
-            ASSERT_EQ(verbs_memory_take(&memory, base, length, true, &region), QUOIT_OK) << error_text();
-            ASSERT_TRUE(region->mr != nullptr && region->base <= (uintptr_t)base && (uintptr_t)base + length <= region->base + region->length);
-            taken.push_back(region);
-            break;
-        default:
-            if (taken.empty()) break;
-            std::swap(taken[random() % taken.size()], taken.back());
-            verbs_memory_give(&memory, taken.back());
-            taken.pop_back();
-        }
-        ASSERT_LE(memory.kept, memory.limit) << "step " << step << ", seed " << seed;
-        ASSERT_EQ(memory.made - memory.dropped, fake().count("mr")) << "step " << step << ", seed " << seed;
-    }
-    for (auto *region : taken) verbs_memory_give(&memory, region);
-    for (auto *base : declared) verbs_memory_forget(&memory, base);
-    EXPECT_EQ(fake().count("mr"), 0u);
-}
-
-/* ---------------------------------------------------------------- the choice of device, port and GID */
-
-verbs_candidate_t candidate(const char *device, int port, int index, verbs_gid_type_t type, const char *address, unsigned rate, bool active = true)
-{
-    verbs_candidate_t one{};
-    snprintf(one.device, sizeof one.device, "%s", device);
-    one.port = port;
-    one.gid_index = index;
-    one.type = type;
-    one.ethernet = type != VERBS_GID_IB;
-    one.active = active;
-    one.rate = rate;
-    if (strcmp(address, "link") == 0) one.gid.raw[0] = 0xfe, one.gid.raw[1] = 0x80;
-    else if (strcmp(address, "ipv4") == 0) one.gid.raw[10] = one.gid.raw[11] = 0xff;
-    else one.gid.raw[0] = 0xfd;
-    one.gid.raw[15] = 7;
-    return one;
-}
-
-const std::vector<verbs_candidate_t> machine = {
-    candidate("mlx5_0", 1, 0, VERBS_GID_ROCE_V1, "link", 100), candidate("mlx5_0", 1, 1, VERBS_GID_ROCE_V2, "link", 100),
-    candidate("mlx5_0", 1, 2, VERBS_GID_ROCE_V1, "ipv4", 100), candidate("mlx5_0", 1, 3, VERBS_GID_ROCE_V2, "global", 100),
-    candidate("mlx5_0", 1, 4, VERBS_GID_ROCE_V2, "ipv4", 100), candidate("mlx5_1", 1, 0, VERBS_GID_IB, "link", 400, false),
-    candidate("mlx5_2", 1, 0, VERBS_GID_IB, "link", 200),      candidate("mlx5_2", 2, 0, VERBS_GID_IB, "link", 200)};
-
-std::string choice(const verbs_wish_t &wish)
-{
-    verbs_candidate_t chosen;
-    if (verbs_device_choose(machine.data(), (int)machine.size(), &wish, &chosen) != QUOIT_OK) return std::string("error: ") + error_text();
-    return std::string(chosen.device) + ":" + std::to_string(chosen.port) + " " + std::to_string(chosen.gid_index);
-}
-
-TEST(VerbsDevice, TheFastestActivePortAndItsBestGid)
-{
-    EXPECT_EQ(choice({"", 0, -1}), "mlx5_2:1 0");
-    EXPECT_EQ(choice({nullptr, 0, -1}), "mlx5_2:1 0");
-    EXPECT_EQ(choice({"mlx5_0", 0, -1}), "mlx5_0:1 4");
-    EXPECT_EQ(choice({"mlx5_0:1", 0, 1}), "mlx5_0:1 1");
-    EXPECT_EQ(choice({"", 2, -1}), "mlx5_2:2 0");
-    EXPECT_EQ(choice({"mlx5_2:2", 0, -1}), "mlx5_2:2 0");
-}
-
-TEST(VerbsDevice, WhatDoesNotFitIsToldWithWhatThereIs)
-{
-    for (verbs_wish_t wish : {verbs_wish_t{"mlx5_1", 0, -1}, verbs_wish_t{"mlx5", 0, -1}, verbs_wish_t{"mlx5_0", 0, 9}, verbs_wish_t{"mlx5_0", 2, -1}}) {
-        std::string text = choice(wish);
-        EXPECT_EQ(text.rfind("error: ", 0), 0u) << text;
-        EXPECT_NE(text.find("QUOIT_VERBS_DEVICE=" + std::string(wish.device)), std::string::npos) << text;
-        EXPECT_NE(text.find("mlx5_1:1 gid 0 InfiniBand fe80::7 (down)"), std::string::npos) << text;
-    }
-}
-
-/* ---------------------------------------------------------------- bytes of peers */
-
-TEST(VerbsHello, ReadsWhatWasWrittenAndRefusesWhatIsImpossible)
-{
-    verbs_hello_t hello{}, read;
-    verbs_notice_t type;
-    uint8_t bytes[VERBS_HELLO_SIZE];
-    hello.gid[3] = 9;
-    hello.gid_type = 2;
-    hello.mtu = 3;
-    hello.ethernet = 1;
-    hello.stream_qpn = 0x123456;
-    hello.direct_psn = 0xfffff;
-    hello.depth = 32;
-    hello.buffer_size = 8192;
-    hello.direct_recvs = 32;
-    hello.limits = {8192, 1 << 20, 1 << 18};
-    hello.pid = 77;
-    strcpy(hello.host, "no\x01" "de");
-    verbs_hello_write(&hello, bytes);
-    ASSERT_EQ(verbs_notice_parse(bytes, sizeof bytes, &type, &read), QUOIT_OK) << error_text();
-    EXPECT_EQ(type, VERBS_NOTICE_HELLO);
-    EXPECT_EQ(read.stream_qpn, hello.stream_qpn);
-    EXPECT_EQ(read.limits.segment_size, hello.limits.segment_size);
-    EXPECT_STREQ(read.host, "no?de");
-    for (size_t length = 0; length < sizeof bytes; length++) EXPECT_EQ(verbs_notice_parse(bytes, length, &type, &read), QUOIT_ERR_PROTOCOL);
-    const unsigned seed = 3;
-    std::mt19937 random(seed);
-    for (int i = 0; i < 50000; i++) {
-        uint8_t other[VERBS_HELLO_SIZE];
-        memcpy(other, bytes, sizeof other);
-        for (unsigned k = 1 + random() % 8; k > 0; k--) other[random() % sizeof other] = (uint8_t)random();
-        if (verbs_notice_parse(other, sizeof other, &type, &read) != QUOIT_OK) continue;
-        ASSERT_EQ(type, VERBS_NOTICE_HELLO) << "seed " << seed;
-        ASSERT_TRUE(read.stream_qpn >> 24 == 0 && read.depth >= 4 && read.depth <= 4096 && read.buffer_size <= 1 << 20 && read.mtu <= 5) << "seed " << seed;
-        ASSERT_LT(strlen(read.host), sizeof read.host);
-    }
-}
-
-/* In a process of its own: the library is opened once. */
-TEST(VerbsLibraryDeathTest, AMissingLibraryIsNamedAndOneThatLacksFunctionsToo)
-{
-    EXPECT_EXIT({
-        const verbs_library_t *result = nullptr;
-        bool missing = verbs_library_open("/nowhere/libibverbs.so.1", &result) == QUOIT_ERR_NOT_FOUND &&
-                       strstr(error_text(), "/nowhere/libibverbs.so.1 was not found") != nullptr;
-        bool lacking = verbs_library_open("libm.so.6", &result) == QUOIT_ERR_NOT_FOUND && strstr(error_text(), "has no function ibv_") != nullptr;
-        _exit(missing && lacking && verbs_library_open(FAKE_VERBS, &result) == QUOIT_OK ? 0 : 1);
-    }, testing::ExitedWithCode(0), "");
 }
 
 const bool prepared = [] {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs transport's table of calls: progress, events, sleeping. The completion queues are looked at in every call of progress; what
+ * The verbs transport's table of calls: progress, events, sleeping. The completion queues are looked at in every call of progress, and of the
+ * endpoints only the active ones: those that a completion or a call has done something to, and that are not done with it; what
  * needs a system call to be looked at (the control connections, events of the device) in every 16th, and always after a sleep or while
  * a connection is coming.
  */
@@ -45,12 +46,15 @@ static void verbs_distrust(quoit_transport_t *base, uint64_t job) { own(base)->c
 
 static quoit_status_t verbs_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
 {
-    return channel_send(((verbs_endpoint_t *)base)->channel, key, buffer, length, transfer);
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    verbs_endpoint_wake(endpoint);
+    return channel_send(endpoint->channel, key, buffer, length, transfer);
 }
 
 static quoit_status_t verbs_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    verbs_endpoint_wake(endpoint);
     quoit_status_t status = channel_recv(endpoint->channel, key, buffer, length, transfer);
     verbs_endpoint_check_parted(endpoint);
     return status;
@@ -58,6 +62,7 @@ static quoit_status_t verbs_recv(quoit_endpoint_t *base, quoit_key_t key, void *
 
 static quoit_status_t verbs_notify(quoit_endpoint_t *base, const void *data, size_t length)
 {
+    verbs_endpoint_wake((verbs_endpoint_t *)base);
     return channel_notify(((verbs_endpoint_t *)base)->channel, data, length);
 }
 
@@ -67,6 +72,7 @@ static void verbs_cancel(quoit_transport_t *base, uint64_t comm)
     for (list_t *link = transport->endpoints.next, *next; link != &transport->endpoints; link = next) {
         verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
         next = link->next;
+        verbs_endpoint_wake(endpoint);
         channel_cancel(endpoint->channel, comm);
         verbs_endpoint_check_parted(endpoint);
     }
@@ -79,6 +85,7 @@ static bool endpoint_event(verbs_endpoint_t *endpoint, quoit_event_t *event)
     const void *data;
     size_t length;
     *event = (quoit_event_t){.peer = endpoint->base.peer, .endpoint = &endpoint->base};
+    verbs_endpoint_wake(endpoint); /* the notice that was shown last gives its credit back */
     if (channel_next_notice(endpoint->channel, &data, &length)) {
         event->type = QUOIT_EVENT_NOTICE;
         event->data = data;
@@ -127,13 +134,6 @@ static const char *event_meaning(enum ibv_event_type type)
     }
 }
 
-static verbs_endpoint_t *endpoint_of_cq(verbs_transport_t *transport, const struct ibv_cq *cq)
-{
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next)
-        if (container_of(link, verbs_endpoint_t, link)->cq == cq) return container_of(link, verbs_endpoint_t, link);
-    return NULL;
-}
-
 /* Errors of queue pairs come as completions too; only what nothing else tells ends connections here. */
 static int take_device_events(verbs_transport_t *transport)
 {
@@ -141,30 +141,21 @@ static int take_device_events(verbs_transport_t *transport)
     int done = 0;
     while (transport->library->get_async_event(transport->context, &event) == 0) {
         enum ibv_event_type type = event.event_type;
-        verbs_endpoint_t *one = type == IBV_EVENT_CQ_ERR ? endpoint_of_cq(transport, event.element.cq) : NULL;
+        const struct ibv_cq *cq = type == IBV_EVENT_CQ_ERR ? event.element.cq : NULL;
         transport->library->ack_async_event(&event);
         done++;
         log_write(type == IBV_EVENT_DEVICE_FATAL || type == IBV_EVENT_CQ_ERR ? LOG_ERROR : LOG_INFO, "verbs", "%s: %s (event %d)",
                   transport->chosen.device, event_meaning(type), (int)type);
-        if (type != IBV_EVENT_DEVICE_FATAL && one == NULL) continue;
+        if (type != IBV_EVENT_DEVICE_FATAL && cq == NULL) continue;
         for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
             verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-            if (one != NULL && one != endpoint) continue;
+            if (cq != NULL && (endpoint->cq == NULL || endpoint->cq->cq != cq)) continue;
+            if (cq != NULL) endpoint->cq->room = 0; /* nobody joins it any more */
             verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_SYSTEM, "verbs: %s (%s): %s of this host reports: %s (event %d)", endpoint->name,
                                                      endpoint->description, transport->chosen.device, event_meaning(type), (int)type));
         }
     }
     return done;
-}
-
-static void take_completion_events(verbs_transport_t *transport)
-{
-    struct ibv_cq *cq;
-    void *user;
-    while (transport->library->get_cq_event(transport->events, &cq, &user) == 0) {
-        transport->library->ack_cq_events(cq, 1);
-        ((verbs_endpoint_t *)user)->armed = false;
-    }
 }
 
 /* ---------------------------------------------------------------- progress */
@@ -208,10 +199,11 @@ static int verbs_progress(quoit_transport_t *base)
         done += take_control_events(transport);
         done += take_device_events(transport);
     }
-    for (list_t *link = transport->endpoints.next, *next; link != &transport->endpoints; link = next) {
-        next = link->next; /* progress frees at most this one */
-        done += verbs_endpoint_progress(container_of(link, verbs_endpoint_t, link));
-    }
+    done += verbs_cqs_poll(transport);
+    list_t now, *link; /* who becomes active again is looked at next time */
+    list_init(&now);
+    while ((link = list_pop(&transport->active)) != NULL) list_append(&now, link);
+    while ((link = list_pop(&now)) != NULL) done += verbs_endpoint_progress(container_of(link, verbs_endpoint_t, active));
     if (look && (transport->coming > 0 || transport->timer_at != CLOCK_NEVER)) set_timer(transport);
     return done;
 }
@@ -234,15 +226,10 @@ static quoit_status_t verbs_arm(quoit_transport_t *base)
     transport->woken = true;
     if (!list_is_empty(&transport->eventful)) return QUOIT_ERR_AGAIN;
     if (transport->control->ops->arm(transport->control) != QUOIT_OK) return QUOIT_ERR_AGAIN;
-    quoit_status_t status = QUOIT_OK;
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
-        verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-        if (endpoint->cq != NULL && !endpoint->armed) endpoint->armed = ibv_req_notify_cq(endpoint->cq, 0) == 0;
-        if (endpoint->cq != NULL && !endpoint->armed) status = QUOIT_ERR_AGAIN;
-        if (endpoint->life == VERBS_STANDING || endpoint->life == VERBS_LEAVING)
-            if (verbs_queues_poll(endpoint) > 0) status = QUOIT_ERR_AGAIN;
-        if (verbs_endpoint_has_work(endpoint)) status = QUOIT_ERR_AGAIN;
-    }
+    quoit_status_t status = verbs_cqs_arm(transport) ? QUOIT_OK : QUOIT_ERR_AGAIN;
+    if (verbs_cqs_poll(transport) > 0) status = QUOIT_ERR_AGAIN;
+    for (list_t *link = transport->active.next; link != &transport->active; link = link->next)
+        if (verbs_endpoint_has_work(container_of(link, verbs_endpoint_t, active))) status = QUOIT_ERR_AGAIN;
     if (status != QUOIT_OK) transport->control->ops->disarm(transport->control);
     return status;
 }
@@ -251,7 +238,7 @@ static void verbs_disarm(quoit_transport_t *base)
 {
     verbs_transport_t *transport = own(base);
     transport->control->ops->disarm(transport->control);
-    take_completion_events(transport);
+    verbs_cqs_take_events(transport);
 }
 
 /* ---------------------------------------------------------------- memory */

@@ -6,10 +6,12 @@
  *   verbs_open.c       settings, opening and closing
  *   verbs_endpoint.c   an endpoint's life: coming, standing, leaving, ended
  *   verbs_hello.c      what two endpoints tell each other over the control connection; a parser that trusts nothing
- *   verbs_queue.c      queue pairs: making them, their states, completions and what their errors mean
+ *   verbs_queue.c      queue pairs: making them, their states, what their completions and errors mean
+ *   verbs_cq.c         completion queues, which endpoints share
  *   verbs_stream.c     the stream queue pair: a byte pipe out of SENDs into posted buffers, with credit
  *   verbs_direct.c     the direct queue pair: RDMA writes into granted buffers, and stopping them
- *   verbs_memory.c     registrations          verbs_device.c   device, port, GID          verbs_library.c   libibverbs at run time
+ *   verbs_memory.c     registrations              verbs_watch.c    memory that goes away
+ *   verbs_device.c     device, port, GID          verbs_library.c  libibverbs at run time
  *
  * A connection of two processes is three things. The *control connection* is one of the tcp transport's, used through its table of
  * calls like any user of it: it listens, proves the job's secret before anything else is read, settles who of two callers stays,
@@ -38,6 +40,20 @@ enum {
 
 typedef struct verbs_transport verbs_transport_t;
 typedef struct verbs_endpoint verbs_endpoint_t;
+
+/** A completion queue that some endpoints share. */
+typedef struct verbs_cq {
+    list_t link;
+    struct ibv_cq *cq;
+    unsigned room, users; /* endpoints: for which it is large enough; that there are */
+    bool armed;           /* the completion channel will tell of the next completion */
+} verbs_cq_t;
+
+/** A place in the table of those that have queue pairs: what the number in a completion finds. */
+typedef struct verbs_slot {
+    verbs_endpoint_t *endpoint; /* NULL: free */
+    uint8_t generation;
+} verbs_slot_t;
 
 /** A send that is written directly. */
 typedef struct verbs_put {
@@ -103,7 +119,7 @@ typedef enum verbs_life { VERBS_COMING, VERBS_STANDING, VERBS_PARTED, VERBS_LEAV
 
 struct verbs_endpoint {
     quoit_endpoint_t base;
-    list_t link, eventful;
+    list_t link, eventful, active; /* active: progress looks at it; has_work implies it */
     verbs_transport_t *transport;
     verbs_life_t life;
     int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
@@ -121,8 +137,8 @@ struct verbs_endpoint {
     bool hello_sent, hello_came, ready_sent, ready_came;
     verbs_hello_t peer_hello; /* once hello_came */
     bool left_early; /* disconnected while coming, with something unsent */
-    struct ibv_cq *cq;
-    bool armed; /* the completion channel will tell of the next completion */
+    verbs_cq_t *cq;  /* while it has queue pairs */
+    uint32_t number; /* likewise: in the wr_id of its work */
     verbs_stream_t stream;
     verbs_direct_t direct;
     bool retry; /* a queue was full although it should not have been: try again */
@@ -134,7 +150,8 @@ typedef struct verbs_options {
     int timeout, retries;            /* local ACK timeout (4.096 us * 2^timeout), transport retries */
     int traffic_class, service_level, pkey_index;
     uint32_t depth, buffer_size;
-    int64_t registration_limit;
+    verbs_memory_config_t memory;
+    bool adaptive_routing; /* the end of a message that is written is sent apart */
     int connect_ms;
 } verbs_options_t;
 
@@ -149,14 +166,19 @@ struct verbs_transport {
     struct ibv_context *context;
     struct ibv_pd *pd;
     struct ibv_comp_channel *events;
+    list_t cqs;            /* verbs_cq_t */
+    unsigned most_entries; /* of a completion queue of this device */
+    verbs_slot_t *slots;   /* owned */
+    unsigned slot_count;
     verbs_memory_t memory;
+    bool told_unregistered; /* the log has the warning that memory could not be registered */
     quoit_transport_t *control; /* a transport of its own: tcp */
     int epoll, timer;
     uint64_t timer_at;
     unsigned turn, coming; /* calls of progress; endpoints that are COMING */
     bool woken;            /* look at everything at the next progress */
     table_t *peers;
-    list_t endpoints, eventful;
+    list_t endpoints, eventful, active;
     verbs_endpoint_t *last; /* whose event was handed out last */
 };
 
@@ -167,7 +189,7 @@ void verbs_close(quoit_transport_t *base);
 
 /* ---- verbs_queue.c */
 quoit_status_t verbs_random(uint32_t *value); /* 24 bits */
-/** Completion queue, both queue pairs (states INIT), receives posted. On failure what was made is kept for destroy. */
+/** A part of a completion queue, both queue pairs (states INIT), receives posted. On failure what was made is kept for destroy. */
 quoit_status_t verbs_queues_create(verbs_endpoint_t *endpoint);
 void verbs_queues_destroy(verbs_endpoint_t *endpoint);
 quoit_status_t verbs_queue_init(verbs_endpoint_t *endpoint, struct ibv_qp *qp, bool writable);
@@ -175,15 +197,30 @@ quoit_status_t verbs_queue_connect(verbs_endpoint_t *endpoint, struct ibv_qp *qp
                                    uint32_t own_psn, uint32_t peer_psn);
 /** State ERR or RESET. */
 quoit_status_t verbs_queue_stop(verbs_endpoint_t *endpoint, struct ibv_qp *qp, enum ibv_qp_state state);
-/** Take completions; number of them. Errors are remembered in the endpoint. */
-int verbs_queues_poll(verbs_endpoint_t *endpoint);
+/** A piece of work has ended. Nothing but the endpoint's own state changes; errors are remembered there. */
+void verbs_queue_completed(verbs_endpoint_t *endpoint, const struct ibv_wc *completion);
 const char *verbs_completion_meaning(enum ibv_wc_status status);
 
 enum { VERBS_STREAM_RECV = 1, VERBS_STREAM_SEND, VERBS_DIRECT_RECV, VERBS_DIRECT_WRITE };
-static inline uint64_t verbs_work_id(int kind, uint64_t epoch, uint32_t index)
+enum { VERBS_INDEX_BITS = 20 };
+/* kind 4 bits, epoch 16, endpoint's number 24, index 20 */
+static inline uint64_t verbs_work_id(const verbs_endpoint_t *endpoint, int kind, uint64_t epoch, uint32_t index)
 {
-    return (uint64_t)kind << 56 | (epoch & 0xffffff) << 32 | index;
+    return (uint64_t)kind << 60 | (epoch & 0xffff) << 44 | (uint64_t)endpoint->number << VERBS_INDEX_BITS | (index & ((1u << VERBS_INDEX_BITS) - 1));
 }
+static inline int verbs_work_kind(uint64_t id) { return (int)(id >> 60); }
+static inline uint64_t verbs_work_epoch(uint64_t id) { return id >> 44 & 0xffff; }
+static inline uint32_t verbs_work_number(uint64_t id) { return (uint32_t)(id >> VERBS_INDEX_BITS) & 0xffffff; }
+static inline uint32_t verbs_work_index(uint64_t id) { return (uint32_t)id & ((1u << VERBS_INDEX_BITS) - 1); }
+
+/* ---- verbs_cq.c */
+/** Room in a completion queue and a number, until it leaves. */
+quoit_status_t verbs_cq_join(verbs_endpoint_t *endpoint);
+void verbs_cq_leave(verbs_endpoint_t *endpoint); /* its queue pairs are gone */
+/** Take the completions of all endpoints; number of them. May be called while a channel walks its lists: see verbs_direct.c. */
+int verbs_cqs_poll(verbs_transport_t *transport);
+bool verbs_cqs_arm(verbs_transport_t *transport); /* false: one could not be */
+void verbs_cqs_take_events(verbs_transport_t *transport);
 
 /* ---- verbs_stream.c */
 extern const pipe_ops_t verbs_stream_ops; /* pipe: verbs_endpoint_t * */
@@ -216,7 +253,9 @@ void verbs_endpoint_destroy(verbs_endpoint_t *endpoint);
 verbs_endpoint_t *verbs_endpoint_find(const verbs_transport_t *transport, quoit_process_id_t peer);
 /** Remember this thread's text as the reason why the endpoint is to end; the first counts. */
 void verbs_endpoint_break(verbs_endpoint_t *endpoint, quoit_status_t status);
-int verbs_endpoint_progress(verbs_endpoint_t *endpoint);
+/** Something happened to it: the next progress is to look at it. */
+void verbs_endpoint_wake(verbs_endpoint_t *endpoint);
+int verbs_endpoint_progress(verbs_endpoint_t *endpoint); /* it is not active, unless it makes itself so again */
 bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint);
 bool verbs_endpoint_is_idle(const verbs_endpoint_t *endpoint);
 void verbs_endpoint_check_parted(verbs_endpoint_t *endpoint);

@@ -27,7 +27,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { PIECE = 1 << 20, MOST_ATTEMPTS = 4, MOST_ERRORS = 8, PATH_RESET = 1, PATH_READY = 2, PATH_LAST = 3 };
+enum { PIECE = 1 << 20, ENDS_APART = 64 << 10, MOST_ATTEMPTS = 4, MOST_ERRORS = 8, PATH_RESET = 1, PATH_READY = 2, PATH_LAST = 3 };
 
 void verbs_direct_init(verbs_direct_t *direct)
 {
@@ -39,16 +39,16 @@ void verbs_direct_init(verbs_direct_t *direct)
     direct->state = VERBS_PATH_DOWN;
 }
 
-static int post_recv(verbs_direct_t *direct)
+static int post_recv(verbs_endpoint_t *endpoint)
 {
-    struct ibv_recv_wr work = {.wr_id = verbs_work_id(VERBS_DIRECT_RECV, direct->epoch, 0)}, *bad;
-    return ibv_post_recv(direct->qp, &work, &bad);
+    struct ibv_recv_wr work = {.wr_id = verbs_work_id(endpoint, VERBS_DIRECT_RECV, endpoint->direct.epoch, 0)}, *bad;
+    return ibv_post_recv(endpoint->direct.qp, &work, &bad);
 }
 
 quoit_status_t verbs_direct_prepare(verbs_endpoint_t *endpoint)
 {
     for (int i = 0; i < VERBS_DIRECT_RECVS; i++) {
-        int error = post_recv(&endpoint->direct);
+        int error = post_recv(endpoint);
         if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post receive %d", endpoint->name, i);
     }
     return QUOIT_OK;
@@ -81,13 +81,20 @@ static void put_written(verbs_endpoint_t *endpoint, verbs_put_t *put)
     channel_written(endpoint->channel, send);
 }
 
+/* One warning tells it; the rest is for those who look closer. */
+static void tell_unregistered(verbs_transport_t *transport)
+{
+    log_write(transport->told_unregistered ? LOG_DEBUG : LOG_WARN, "verbs", "%s; its bytes go over the stream, copied on both sides", error_text());
+    transport->told_unregistered = true;
+}
+
 static void *direct_begin(void *context, const void *buffer, size_t length, uint64_t address, uint32_t key, uint32_t token, void *send)
 {
     verbs_endpoint_t *endpoint = context;
     verbs_region_t *region;
     if (endpoint->direct.state == VERBS_PATH_BROKEN) return NULL;
     if (verbs_memory_take(&endpoint->transport->memory, buffer, length, false, &region) != QUOIT_OK) {
-        log_write_limited("verbs send", LOG_WARN, "verbs", "%s; its bytes go over the stream", error_text());
+        tell_unregistered(endpoint->transport);
         return NULL;
     }
     list_t *link = list_pop(&endpoint->direct.free_puts);
@@ -107,7 +114,7 @@ static bool direct_expose(void *context, void *buffer, size_t length, uint64_t *
     verbs_region_t *region;
     if (endpoint->direct.state == VERBS_PATH_BROKEN) return false;
     if (verbs_memory_take(&endpoint->transport->memory, buffer, length, true, &region) != QUOIT_OK) {
-        log_write_limited("verbs recv", LOG_WARN, "verbs", "%s; its bytes come over the stream", error_text());
+        tell_unregistered(endpoint->transport);
         return false;
     }
     *address = (uintptr_t)buffer;
@@ -123,11 +130,12 @@ static bool post_write(verbs_endpoint_t *endpoint, verbs_put_t *put, int *error)
     verbs_direct_t *direct = &endpoint->direct;
     uint64_t left = put->length - put->posted;
     uint32_t length = left < PIECE ? (uint32_t)left : PIECE, index = (direct->write_first + direct->write_count) % VERBS_DIRECT_SENDS;
-    bool last = length == left, signalled = last || direct->unsignalled + 1 >= VERBS_DIRECT_SENDS / 4;
+    bool apart = endpoint->transport->options.adaptive_routing && put->length >= ENDS_APART; /* packets with an immediate go one way only */
+    bool last = apart ? left == 0 : length == left, signalled = last || direct->unsignalled + 1 >= VERBS_DIRECT_SENDS / 4;
     struct ibv_sge place = {.addr = (uintptr_t)(put->buffer + put->posted), .length = length, .lkey = put->region->mr->lkey};
-    struct ibv_send_wr work = {.wr_id = verbs_work_id(VERBS_DIRECT_WRITE, direct->epoch, index),
+    struct ibv_send_wr work = {.wr_id = verbs_work_id(endpoint, VERBS_DIRECT_WRITE, direct->epoch, index),
                                .sg_list = &place,
-                               .num_sge = 1,
+                               .num_sge = length > 0,
                                .opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
                                .send_flags = signalled ? IBV_SEND_SIGNALED : 0,
                                .imm_data = htobe32(put->token),
@@ -236,7 +244,7 @@ static quoit_status_t stop_queue(verbs_endpoint_t *endpoint)
     quoit_status_t status = verbs_queue_stop(endpoint, direct->qp, IBV_QPS_ERR);
     if (status != QUOIT_OK) return status;
     direct->stopping = true;
-    verbs_queues_poll(endpoint); /* what was acknowledged counts */
+    verbs_cqs_poll(endpoint->transport); /* what was acknowledged counts */
     direct->stopping = false;
     status = verbs_queue_stop(endpoint, direct->qp, IBV_QPS_RESET);
     if (status == QUOIT_OK) status = verbs_random(&direct->psn);
@@ -373,7 +381,7 @@ int verbs_direct_tell(verbs_endpoint_t *endpoint)
     direct->late_count = 0;
     for (; !list_is_empty(&direct->finished); done++) put_written(endpoint, container_of(direct->finished.next, verbs_put_t, link));
     for (; again > 0 && is_live(direct) && endpoint->broken == QUOIT_OK; again--) {
-        int error = post_recv(direct);
+        int error = post_recv(endpoint);
         if (error != 0)
             verbs_endpoint_break(endpoint, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a receive", endpoint->name));
         direct->owed++;

@@ -62,6 +62,7 @@ verbs_endpoint_t *verbs_endpoint_create(verbs_transport_t *transport, quoit_proc
     endpoint->deadline = CLOCK_NEVER;
     list_init(&endpoint->link);
     list_init(&endpoint->eventful);
+    list_init(&endpoint->active);
     verbs_direct_init(&endpoint->direct);
     if (name != NULL)
         snprintf(endpoint->name, sizeof endpoint->name, "%s", name);
@@ -72,6 +73,7 @@ verbs_endpoint_t *verbs_endpoint_create(verbs_transport_t *transport, quoit_proc
     if (table_put(transport->peers, (table_key_t){peer.high, peer.low}, endpoint) != QUOIT_OK) goto destroy_channel;
     list_append(&transport->endpoints, &endpoint->link);
     transport->coming++;
+    verbs_endpoint_wake(endpoint);
     return endpoint;
 
 destroy_channel:
@@ -116,6 +118,7 @@ void verbs_endpoint_destroy(verbs_endpoint_t *endpoint)
     release_control(endpoint);
     list_remove(&endpoint->link);
     list_remove(&endpoint->eventful);
+    list_remove(&endpoint->active);
     if (endpoint->transport->last == endpoint) endpoint->transport->last = NULL;
     free(endpoint);
 }
@@ -133,8 +136,14 @@ void verbs_endpoint_eventful(verbs_endpoint_t *endpoint)
     if (list_is_empty(&endpoint->eventful)) list_append(&endpoint->transport->eventful, &endpoint->eventful);
 }
 
+void verbs_endpoint_wake(verbs_endpoint_t *endpoint)
+{
+    if (list_is_empty(&endpoint->active)) list_append(&endpoint->transport->active, &endpoint->active);
+}
+
 void verbs_endpoint_break(verbs_endpoint_t *endpoint, quoit_status_t status)
 {
+    verbs_endpoint_wake(endpoint);
     if (endpoint->broken != QUOIT_OK) return;
     endpoint->broken = status;
     snprintf(endpoint->broken_text, sizeof endpoint->broken_text, "%s", error_text());
@@ -185,6 +194,7 @@ void verbs_endpoint_check_parted(verbs_endpoint_t *endpoint)
 static void leave(verbs_endpoint_t *endpoint)
 {
     change_life(endpoint, VERBS_LEAVING);
+    verbs_endpoint_wake(endpoint);
     endpoint->told = true;
     endpoint->stream.all_signalled = true;
     list_remove(&endpoint->eventful);
@@ -371,7 +381,7 @@ void verbs_control_notice(verbs_transport_t *transport, const quoit_event_t *eve
 static void take_all(verbs_endpoint_t *endpoint)
 {
     do {
-        verbs_queues_poll(endpoint);
+        verbs_cqs_poll(endpoint->transport);
         verbs_direct_tell(endpoint);
     } while (channel_read(endpoint->channel, 0, VERBS_BUDGET) > 0);
 }
@@ -419,6 +429,7 @@ static int standing_progress(verbs_endpoint_t *endpoint)
         return done + 1;
     }
     if (status != QUOIT_OK) verbs_endpoint_break(endpoint, status);
+    if (verbs_endpoint_has_work(endpoint)) verbs_endpoint_wake(endpoint);
     return done;
 }
 
@@ -430,7 +441,10 @@ static int leaving_progress(verbs_endpoint_t *endpoint)
     list_remove(&endpoint->eventful);
     while (channel_next_notice(endpoint->channel, &data, &length)) {}
     bool over = channel_status(endpoint->channel) != QUOIT_OK; /* the peer left too: it needs nothing more */
-    if (!over && !(channel_idle(endpoint->channel) && endpoint->stream.sent == endpoint->stream.acked)) return done;
+    if (!over && !(channel_idle(endpoint->channel) && endpoint->stream.sent == endpoint->stream.acked)) {
+        verbs_endpoint_wake(endpoint);
+        return done;
+    }
     end(endpoint, QUOIT_OK);
     return done + 1;
 }
@@ -439,9 +453,8 @@ static int leaving_progress(verbs_endpoint_t *endpoint)
 int verbs_endpoint_progress(verbs_endpoint_t *endpoint)
 {
     int done = 0;
-    bool running = endpoint->life == VERBS_STANDING || endpoint->life == VERBS_LEAVING;
     if (endpoint->life == VERBS_COMING) done = coming_progress(endpoint);
-    if (running) done = verbs_queues_poll(endpoint);
+    else if (endpoint->life == VERBS_ENDED) return 0;
     if (endpoint->broken != QUOIT_OK && endpoint->life != VERBS_ENDED && endpoint->life != VERBS_PARTED) {
         /* Its goodbye may be among what came before the error. */
         if (endpoint->life == VERBS_STANDING) take_all(endpoint);
@@ -451,8 +464,9 @@ int verbs_endpoint_progress(verbs_endpoint_t *endpoint)
             end(endpoint, error_set(endpoint->broken, "%s", endpoint->broken_text));
         return done + 1;
     }
+    if (endpoint->life == VERBS_COMING) verbs_endpoint_wake(endpoint); /* it has a deadline */
     if (endpoint->life == VERBS_LEAVING) return done + leaving_progress(endpoint);
-    return endpoint->life == VERBS_STANDING && running ? done + standing_progress(endpoint) : done;
+    return endpoint->life == VERBS_STANDING ? done + standing_progress(endpoint) : done;
 }
 
 bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint)

@@ -31,6 +31,7 @@ static quoit_status_t fill(void *handle, const char *path, verbs_library_t *tabl
     if (missing != NULL) return error_set(QUOIT_ERR_NOT_FOUND, "%s has no function %s", path, missing);
     find(handle, "_ibv_query_gid_ex", &table->query_gid_ex);
     find(handle, "ibv_is_fork_initialized", &table->is_fork_initialized);
+    find(handle, "ibv_reg_mr_iova2", &table->reg_mr_iova2);
     return QUOIT_OK;
 }
 

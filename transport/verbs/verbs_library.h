@@ -46,6 +46,7 @@ typedef struct verbs_library {
     int (*query_gid_ex)(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags,
                         size_t size);
     enum ibv_fork_status (*is_fork_initialized)(void);
+    struct ibv_mr *(*reg_mr_iova2)(struct ibv_pd *pd, void *address, size_t length, uint64_t iova, unsigned access);
 } verbs_library_t;
 
 /**

@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void verbs_memory_init(verbs_memory_t *memory, const verbs_library_t *library, struct ibv_pd *pd, size_t limit)
+void verbs_memory_init(verbs_memory_t *memory, const verbs_library_t *library, struct ibv_pd *pd, const verbs_memory_config_t *config)
 {
-    *memory = (verbs_memory_t){.library = library, .pd = pd, .limit = limit};
+    *memory = (verbs_memory_t){.library = library, .pd = pd, .config = *config};
+    list_init(&memory->idle);
 }
 
 /* ---------------------------------------------------------------- the ordered list */
@@ -59,10 +60,18 @@ static void take_out(verbs_memory_t *memory, verbs_region_t *region)
 
 /* ---------------------------------------------------------------- the device's part */
 
+static struct ibv_mr *register_bytes(const verbs_memory_t *memory, uintptr_t base, size_t length, int access)
+{
+    const verbs_library_t *library = memory->library;
+    if (memory->config.relaxed && library->reg_mr_iova2 != NULL) /* an optional flag: devices that do not know it ignore it */
+        return library->reg_mr_iova2(memory->pd, (void *)base, length, base, (unsigned)access | IBV_ACCESS_RELAXED_ORDERING);
+    return library->reg_mr(memory->pd, (void *)base, length, access);
+}
+
 static quoit_status_t register_region(verbs_memory_t *memory, verbs_region_t *region, bool writable)
 {
     int access = writable ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0;
-    struct ibv_mr *mr = memory->library->reg_mr(memory->pd, (void *)region->base, region->length, access);
+    struct ibv_mr *mr = register_bytes(memory, region->base, region->length, access);
     if (mr == NULL)
         return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot register %zu bytes at %p (ulimit -l bounds what may be locked)",
                                region->length, (void *)region->base);
@@ -88,20 +97,82 @@ static void region_free(verbs_memory_t *memory, verbs_region_t *region)
     free(region);
 }
 
-/* Unregister what is declared and unused, used longest ago first, until `room` more bytes fit. */
-static void make_room(verbs_memory_t *memory, size_t room)
+/* ---------------------------------------------------------------- what is kept without a user */
+
+static void keep(verbs_memory_t *memory, verbs_region_t *region)
 {
-    while (memory->kept > 0 && memory->kept + room > memory->limit) {
-        verbs_region_t *oldest = NULL;
-        for (size_t i = 0; i < memory->count; i++) {
-            verbs_region_t *region = memory->regions[i];
-            if (!region->declared || region->mr == NULL || region->users > 0) continue;
-            if (oldest == NULL || region->used < oldest->used) oldest = region;
-        }
-        if (oldest == NULL) return;
-        memory->kept -= oldest->length;
-        unregister(memory, oldest);
+    list_append(&memory->idle, &region->idle);
+    memory->kept += region->length;
+    memory->kept_entries++;
+}
+
+static void keep_no_longer(verbs_memory_t *memory, verbs_region_t *region)
+{
+    if (list_is_empty(&region->idle)) return;
+    list_remove(&region->idle);
+    memory->kept -= region->length;
+    memory->kept_entries--;
+}
+
+/* Its pages are not watched any more, but for those of other watched regions. It is out of the list. */
+static void watch_no_longer(const verbs_memory_t *memory, const verbs_region_t *region)
+{
+    uintptr_t at = verbs_page_below(region->base), end = verbs_page_above(region->base + region->length);
+    size_t first = place_of(memory, at > memory->longest ? at - memory->longest : 0, 0);
+    for (size_t i = first; i < memory->count && memory->regions[i]->base < end; i++) {
+        const verbs_region_t *other = memory->regions[i];
+        uintptr_t from = verbs_page_below(other->base), to = verbs_page_above(other->base + other->length);
+        if (!other->watched || to <= at) continue;
+        if (from > at) verbs_watch_end(memory->watch, at, from);
+        at = to;
     }
+    if (at < end) verbs_watch_end(memory->watch, at, end);
+}
+
+/* Not found any more; freed now, or with its last user. */
+static void forget(verbs_memory_t *memory, verbs_region_t *region)
+{
+    keep_no_longer(memory, region);
+    take_out(memory, region);
+    if (region->watched) watch_no_longer(memory, region);
+    if (region->users == 0) region_free(memory, region);
+}
+
+/* Unregister what has no user, used longest ago first, until so many more bytes and entries fit. */
+static void make_room(verbs_memory_t *memory, size_t bytes, size_t entries)
+{
+    while (!list_is_empty(&memory->idle) &&
+           (memory->kept + bytes > memory->config.bytes || memory->kept_entries + entries > memory->config.entries)) {
+        verbs_region_t *oldest = container_of(memory->idle.next, verbs_region_t, idle);
+        memory->evicted++;
+        keep_no_longer(memory, oldest);
+        if (oldest->declared) unregister(memory, oldest);
+        else forget(memory, oldest);
+    }
+}
+
+/* Registrations of memory that has gone away serve nobody any more. */
+static void drop_gone(verbs_memory_t *memory)
+{
+    uintptr_t from, to;
+    while (verbs_watch_next(memory->watch, &from, &to)) {
+        for (size_t i = memory->count; i-- > 0;) {
+            verbs_region_t *region = memory->regions[i];
+            if (!region->watched || region->base >= to || region->base + region->length <= from) continue;
+            memory->invalidated++;
+            forget(memory, region);
+        }
+    }
+}
+
+/* Can memory that nobody declared be kept? */
+static bool can_watch(verbs_memory_t *memory)
+{
+    if (memory->watch != NULL || !memory->config.watch) return memory->watch != NULL;
+    if (verbs_watch_create(&memory->watch) == QUOIT_OK) return true;
+    log_info("verbs", "registrations are not kept, for nobody would tell when their memory goes away: %s", error_text());
+    memory->config.watch = false;
+    return false;
 }
 
 /* ---------------------------------------------------------------- taking and giving */
@@ -115,9 +186,9 @@ static verbs_region_t *find(const verbs_memory_t *memory, uintptr_t base, size_t
 {
     for (size_t i = place_of(memory, base, SIZE_MAX); i-- > 0;) {
         verbs_region_t *region = memory->regions[i];
+        if (base - region->base > memory->longest) return NULL;
         if (region->refused) continue;
         if (covers(region, base, length) && (region->mr == NULL || region->writable || !writable)) return region;
-        if (base - region->base > memory->longest) return NULL;
     }
     return NULL;
 }
@@ -125,22 +196,56 @@ static verbs_region_t *find(const verbs_memory_t *memory, uintptr_t base, size_t
 static quoit_status_t use(verbs_memory_t *memory, verbs_region_t *region)
 {
     if (region->mr == NULL) {
-        make_room(memory, region->length);
+        memory->misses++;
+        make_room(memory, region->length, 1);
         if (register_region(memory, region, true) != QUOIT_OK && register_region(memory, region, false) != QUOIT_OK) {
             region->refused = true;
             return QUOIT_ERR_SYSTEM;
         }
-    } else if (region->declared && region->users == 0) {
-        memory->kept -= region->length;
+    } else {
+        memory->hits++;
+        keep_no_longer(memory, region);
     }
     region->users++;
-    region->used = ++memory->clock;
+    return QUOIT_OK;
+}
+
+/* What is to be kept may serve both ways later; memory that cannot be written is only read. */
+static quoit_status_t register_anew(verbs_memory_t *memory, verbs_region_t *region, bool writable)
+{
+    quoit_status_t status = register_region(memory, region, writable || region->watched);
+    if (status != QUOIT_OK && region->watched && !writable) status = register_region(memory, region, false);
+    return status;
+}
+
+static quoit_status_t make(verbs_memory_t *memory, uintptr_t base, size_t length, bool writable, verbs_region_t **result)
+{
+    verbs_region_t *region = calloc(1, sizeof *region);
+    if (region == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
+    *region = (verbs_region_t){.base = base, .length = length, .users = 1};
+    list_init(&region->idle);
+    region->watched = length <= memory->config.bytes && can_watch(memory) && verbs_watch_begin(memory->watch, base, length);
+    memory->misses++;
+    make_room(memory, region->watched ? length : 0, region->watched);
+    quoit_status_t status = register_anew(memory, region, writable);
+    if (status != QUOIT_OK && !list_is_empty(&memory->idle)) { /* what is kept without a user may be in the way */
+        make_room(memory, memory->config.bytes, memory->config.entries);
+        status = register_anew(memory, region, writable);
+    }
+    if (status == QUOIT_OK && !insert(memory, region)) status = error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
+    if (status != QUOIT_OK) {
+        if (region->watched) watch_no_longer(memory, region);
+        region_free(memory, region);
+        return status;
+    }
+    *result = region;
     return QUOIT_OK;
 }
 
 quoit_status_t verbs_memory_take(verbs_memory_t *memory, const void *pointer, size_t length, bool writable, verbs_region_t **result)
 {
     uintptr_t base = (uintptr_t)pointer;
+    if (memory->watch != NULL) drop_gone(memory);
     verbs_region_t *region = find(memory, base, length, writable);
     if (region != NULL && use(memory, region) == QUOIT_OK) {
         if (region->writable || !writable) {
@@ -149,36 +254,20 @@ quoit_status_t verbs_memory_take(verbs_memory_t *memory, const void *pointer, si
         }
         verbs_memory_give(memory, region); /* memory that cannot be written: the device says so itself below */
     }
-    region = calloc(1, sizeof *region);
-    if (region == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
-    region->base = base;
-    region->length = length;
-    quoit_status_t status = register_region(memory, region, writable);
-    if (status != QUOIT_OK && memory->kept > 0) { /* what is kept without a user may be in the way */
-        make_room(memory, memory->limit);
-        status = register_region(memory, region, writable);
-    }
-    if (status == QUOIT_OK && !insert(memory, region)) status = error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
-    if (status != QUOIT_OK) {
-        region_free(memory, region);
-        return status;
-    }
-    region->users = 1;
-    region->used = ++memory->clock;
-    *result = region;
-    return QUOIT_OK;
+    return make(memory, base, length, writable, result);
 }
 
 void verbs_memory_give(verbs_memory_t *memory, verbs_region_t *region)
 {
     if (region == NULL || --region->users > 0) return;
-    if (region->declared && !region->forgotten) {
-        memory->kept += region->length;
-        make_room(memory, 0);
-        return;
+    if (region->forgotten) {
+        region_free(memory, region);
+    } else if (region->declared || region->watched) {
+        keep(memory, region);
+        make_room(memory, 0, 0);
+    } else {
+        forget(memory, region);
     }
-    take_out(memory, region);
-    region_free(memory, region);
 }
 
 quoit_status_t verbs_memory_declare(verbs_memory_t *memory, const void *pointer, size_t length)
@@ -187,6 +276,7 @@ quoit_status_t verbs_memory_declare(verbs_memory_t *memory, const void *pointer,
     verbs_region_t *region = calloc(1, sizeof *region);
     if (region == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
     *region = (verbs_region_t){.base = (uintptr_t)pointer, .length = length, .declared = true};
+    list_init(&region->idle);
     if (insert(memory, region)) return QUOIT_OK;
     free(region);
     return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
@@ -196,23 +286,21 @@ void verbs_memory_forget(verbs_memory_t *memory, const void *pointer)
 {
     uintptr_t base = (uintptr_t)pointer;
     for (size_t i = place_of(memory, base, 0); i < memory->count && memory->regions[i]->base == base; i++) {
-        verbs_region_t *region = memory->regions[i];
-        if (!region->declared) continue;
-        take_out(memory, region);
-        if (region->users > 0) return;
-        if (region->mr != NULL) memory->kept -= region->length;
-        region_free(memory, region);
+        if (!memory->regions[i]->declared) continue;
+        forget(memory, memory->regions[i]);
         return;
     }
 }
 
 void verbs_memory_destroy(verbs_memory_t *memory)
 {
-    while (memory->count > 0) {
-        verbs_region_t *region = memory->regions[memory->count - 1];
-        take_out(memory, region);
-        region_free(memory, region);
-    }
+    if (memory->made > 0)
+        log_info("verbs", "registrations: %llu made, %llu transfers found one, %llu did not; %llu dropped for room, %llu whose memory went away",
+                 (unsigned long long)memory->made, (unsigned long long)memory->hits, (unsigned long long)memory->misses,
+                 (unsigned long long)memory->evicted, (unsigned long long)memory->invalidated);
+    while (memory->count > 0) forget(memory, memory->regions[memory->count - 1]);
+    verbs_watch_destroy(memory->watch);
     free(memory->regions);
     *memory = (verbs_memory_t){.count = 0};
+    list_init(&memory->idle);
 }

@@ -32,6 +32,15 @@ static int64_t read_number(reader_t *reader, const char *name, int64_t fallback,
     return value;
 }
 
+static bool read_flag(reader_t *reader, const char *name, bool fallback)
+{
+    const char *text = reader->environment->setting(name);
+    int64_t value = fallback;
+    if (reader->status != QUOIT_OK || text == NULL) return fallback;
+    reader->status = parse_bool(name, text, &value);
+    return value != 0;
+}
+
 static quoit_status_t read_options(verbs_transport_t *transport, const quoit_transport_environment_t *environment)
 {
     reader_t reader = {.environment = environment};
@@ -44,7 +53,11 @@ static quoit_status_t read_options(verbs_transport_t *transport, const quoit_tra
     options->pkey_index = (int)read_number(&reader, "VERBS_PKEY_INDEX", 0, 0, 65535, false);
     options->depth = (uint32_t)read_number(&reader, "VERBS_DEPTH", 32, 8, VERBS_MOST_DEPTH, false);
     options->buffer_size = (uint32_t)read_number(&reader, "VERBS_BUFFER_SIZE", 8 << 10, 1 << 10, 64 << 10, true);
-    options->registration_limit = read_number(&reader, "VERBS_REGISTRATION_LIMIT", 4ll << 30, 0, 1ll << 46, true);
+    options->memory.bytes = (size_t)read_number(&reader, "VERBS_REGISTRATION_LIMIT", 4ll << 30, 0, 1ll << 46, true);
+    options->memory.entries = (size_t)read_number(&reader, "VERBS_REGISTRATION_ENTRIES", 4096, 0, 1 << 20, false);
+    options->memory.watch = read_flag(&reader, "VERBS_REGISTRATION_CACHE", true);
+    options->memory.relaxed = read_flag(&reader, "VERBS_RELAXED_ORDERING", true);
+    options->adaptive_routing = read_flag(&reader, "VERBS_ADAPTIVE_ROUTING", false);
     transport->limits.eager_limit = (uint32_t)read_number(&reader, "EAGER_LIMIT", 8 << 10, 256, 64 << 10, true);
     transport->limits.eager_pool = (uint32_t)read_number(&reader, "EAGER_POOL", 1 << 20, 64 << 10, 64 << 20, true);
     transport->limits.segment_size = (uint32_t)read_number(&reader, "SEGMENT_SIZE", 256 << 10, 4 << 10, 4 << 20, true);
@@ -97,12 +110,19 @@ static const char *control_setting(const char *name)
     return quoit_setting_get(name, &value) == QUOIT_OK ? value : NULL;
 }
 
-/* Python's data loaders fork while memory is registered: without this, older kernels give the child the pages. */
-static void prepare_fork(const verbs_library_t *library)
+/*
+ * Python's data loaders fork while memory is registered: without this, older kernels give the child the pages. With it, they keep whole
+ * pages of what is registered from children, so then a caller's memory is registered only while it is in use. True: newer kernels, which
+ * copy such pages for the child.
+ */
+static bool prepare_fork(const verbs_library_t *library)
 {
-    if (library->is_fork_initialized != NULL && library->is_fork_initialized() != IBV_FORK_DISABLED) return;
-    int error = library->fork_init();
-    if (error != 0) log_info("verbs", "ibv_fork_init: %s; a fork while messages move may lose them", strerror(error));
+    bool can_tell = library->is_fork_initialized != NULL;
+    if (!can_tell || library->is_fork_initialized() == IBV_FORK_DISABLED) {
+        int error = library->fork_init();
+        if (error != 0) log_info("verbs", "ibv_fork_init: %s; a fork while messages move may lose them", strerror(error));
+    }
+    return can_tell && library->is_fork_initialized() == IBV_FORK_UNNEEDED;
 }
 
 static quoit_status_t watch(const verbs_transport_t *transport, int descriptor)
@@ -122,12 +142,19 @@ static quoit_status_t set_nonblocking(int descriptor)
 static quoit_status_t open_device(verbs_transport_t *transport)
 {
     const verbs_library_t *library = transport->library;
-    prepare_fork(library);
+    if (!prepare_fork(library) && transport->options.memory.watch) {
+        log_info("verbs", "registrations of callers' memory are not kept, for this kernel would keep it from children of fork");
+        transport->options.memory.watch = false;
+    }
     transport->context = verbs_device_open(library, transport->chosen.device);
     if (transport->context == NULL) return error_prefix(QUOIT_ERR_SYSTEM, "verbs");
+    struct ibv_device_attr attributes;
+    int error = library->query_device(transport->context, &attributes);
+    if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: cannot ask for what %s can do", transport->chosen.device);
+    transport->most_entries = attributes.max_cqe > 0 ? (unsigned)attributes.max_cqe : 0;
     transport->pd = library->alloc_pd(transport->context);
     if (transport->pd == NULL) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a protection domain on %s", transport->chosen.device);
-    verbs_memory_init(&transport->memory, library, transport->pd, (size_t)transport->options.registration_limit);
+    verbs_memory_init(&transport->memory, library, transport->pd, &transport->options.memory);
     transport->events = library->create_comp_channel(transport->context);
     if (transport->events == NULL)
         return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a completion channel on %s", transport->chosen.device);
@@ -168,6 +195,8 @@ quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoi
     snprintf(transport->host, sizeof transport->host, "%s", environment->host != NULL ? environment->host : "?");
     list_init(&transport->endpoints);
     list_init(&transport->eventful);
+    list_init(&transport->active);
+    list_init(&transport->cqs);
     quoit_status_t status = read_options(transport, environment);
     if (status == QUOIT_OK) status = find_device(environment, &transport->library, &transport->chosen);
     if (status == QUOIT_OK) status = open_descriptors(transport);
@@ -203,7 +232,7 @@ static void farewell(verbs_transport_t *transport)
         for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
             verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
             if (endpoint->broken != QUOIT_OK || (endpoint->life != VERBS_STANDING && endpoint->life != VERBS_LEAVING)) continue;
-            verbs_queues_poll(endpoint);
+            verbs_cqs_poll(transport);
             channel_write(endpoint->channel, 0, VERBS_BUDGET);
             more = more || (channel_status(endpoint->channel) == QUOIT_OK &&
                             ((channel_wants_write(endpoint->channel, 0) && verbs_stream_can_write(endpoint)) ||
@@ -232,5 +261,6 @@ void verbs_close(quoit_transport_t *base)
     if (transport->timer >= 0) close(transport->timer);
     if (transport->epoll >= 0) close(transport->epoll);
     table_destroy(transport->peers);
+    free(transport->slots);
     free(transport);
 }

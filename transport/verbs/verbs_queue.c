@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs and completions. An endpoint has one completion queue, large enough for everything its two queue pairs can ever have
- * under way, so it cannot overflow. Retries are finite: transport retries and their timeout are settings, and a receiver that is not
+ * Queue pairs, and what their completions mean. Retries are finite: transport retries and their timeout are settings, and a receiver that is not
  * ready (which credit excludes) is asked a few times only.
  */
 #include "transport/verbs/verbs.h"
@@ -12,7 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { RNR_RETRIES = 6, RNR_TIMER = 14 /* 1 ms */, POLL_AT_ONCE = 16 };
+enum { RNR_RETRIES = 6, RNR_TIMER = 14 /* 1 ms */ };
 
 quoit_status_t verbs_random(uint32_t *value)
 {
@@ -93,8 +92,8 @@ static struct ibv_qp *make_queue(verbs_endpoint_t *endpoint, uint32_t sends, uin
 {
     verbs_transport_t *transport = endpoint->transport;
     struct ibv_qp_init_attr attributes = {.qp_context = endpoint,
-                                          .send_cq = endpoint->cq,
-                                          .recv_cq = endpoint->cq,
+                                          .send_cq = endpoint->cq->cq,
+                                          .recv_cq = endpoint->cq->cq,
                                           .qp_type = IBV_QPT_RC,
                                           .cap = {.max_send_wr = sends, .max_recv_wr = recvs, .max_send_sge = 1, .max_recv_sge = 1,
                                                   .max_inline_data = inlined}};
@@ -115,15 +114,13 @@ quoit_status_t verbs_queues_create(verbs_endpoint_t *endpoint)
 {
     verbs_transport_t *transport = endpoint->transport;
     uint32_t depth = transport->options.depth;
-    int entries = (int)(2 * depth + 2 * (VERBS_DIRECT_SENDS + VERBS_DIRECT_RECVS)); /* twice the direct path: two epochs may meet */
-    endpoint->cq = transport->library->create_cq(transport->context, entries, endpoint, transport->events, 0);
-    if (endpoint->cq == NULL)
-        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: %s: cannot make a completion queue of %d entries", endpoint->name, entries);
+    quoit_status_t status = verbs_cq_join(endpoint);
+    if (status != QUOIT_OK) return status;
     endpoint->stream.qp = make_queue(endpoint, depth, depth, 220);
     if (endpoint->stream.qp == NULL) return QUOIT_ERR_SYSTEM;
     endpoint->direct.qp = make_queue(endpoint, VERBS_DIRECT_SENDS, VERBS_DIRECT_RECVS, 0);
     if (endpoint->direct.qp == NULL) return QUOIT_ERR_SYSTEM;
-    quoit_status_t status = verbs_random(&endpoint->stream.psn);
+    status = verbs_random(&endpoint->stream.psn);
     if (status == QUOIT_OK) status = verbs_random(&endpoint->direct.psn);
     if (status == QUOIT_OK) status = verbs_queue_init(endpoint, endpoint->stream.qp, false);
     if (status == QUOIT_OK) status = verbs_queue_init(endpoint, endpoint->direct.qp, true);
@@ -146,8 +143,7 @@ void verbs_queues_destroy(verbs_endpoint_t *endpoint)
         if (*queues[i] != NULL && library->destroy_qp(*queues[i]) != 0) told("a queue pair", library->destroy_qp(*queues[i]));
         *queues[i] = NULL;
     }
-    if (endpoint->cq != NULL && library->destroy_cq(endpoint->cq) != 0) told("a completion queue", library->destroy_cq(endpoint->cq));
-    endpoint->cq = NULL;
+    verbs_cq_leave(endpoint);
     struct ibv_mr *mr = endpoint->stream.mr;
     if (mr != NULL && library->dereg_mr(mr) != 0) told("a registration", library->dereg_mr(mr));
     endpoint->stream.mr = NULL;
@@ -194,7 +190,7 @@ static void stream_failed(verbs_endpoint_t *endpoint, const struct ibv_wc *compl
     const verbs_options_t *options = &endpoint->transport->options;
     verbs_endpoint_break(endpoint, error_set(status_of(completion->status),
                                              "verbs: %s (%s): %s failed: %s (completion status %d, vendor %u; retries %d, QUOIT_VERBS_TIMEOUT %d)",
-                                             endpoint->name, endpoint->description, completion->wr_id >> 56 == VERBS_STREAM_RECV ? "a receive" : "a send",
+                                             endpoint->name, endpoint->description, verbs_work_kind(completion->wr_id) == VERBS_STREAM_RECV ? "a receive" : "a send",
                                              verbs_completion_meaning(completion->status), completion->status, completion->vendor_err,
                                              options->retries, options->timeout));
 }
@@ -205,13 +201,13 @@ static void direct_failed(verbs_direct_t *direct, enum ibv_wc_status status)
     if (direct->error == IBV_WC_SUCCESS || direct->error == IBV_WC_WR_FLUSH_ERR) direct->error = status;
 }
 
-static void completed(verbs_endpoint_t *endpoint, const struct ibv_wc *completion)
+void verbs_queue_completed(verbs_endpoint_t *endpoint, const struct ibv_wc *completion)
 {
-    int kind = (int)(completion->wr_id >> 56);
-    uint32_t index = (uint32_t)completion->wr_id;
+    int kind = verbs_work_kind(completion->wr_id);
+    uint32_t index = verbs_work_index(completion->wr_id);
     bool good = completion->status == IBV_WC_SUCCESS;
     bool is_direct = kind == VERBS_DIRECT_RECV || kind == VERBS_DIRECT_WRITE;
-    if (is_direct && ((completion->wr_id >> 32) & 0xffffff) != (endpoint->direct.epoch & 0xffffff)) return; /* of a path that is no more */
+    if (is_direct && verbs_work_epoch(completion->wr_id) != (endpoint->direct.epoch & 0xffff)) return; /* of a path that is no more */
     if (!good && is_direct)
         direct_failed(&endpoint->direct, completion->status);
     else if (!good)
@@ -224,21 +220,4 @@ static void completed(verbs_endpoint_t *endpoint, const struct ibv_wc *completio
         verbs_direct_end_came(endpoint, be32toh(completion->imm_data));
     else
         verbs_direct_written(endpoint, index);
-}
-
-int verbs_queues_poll(verbs_endpoint_t *endpoint)
-{
-    struct ibv_wc completions[POLL_AT_ONCE];
-    int total = 0, count = POLL_AT_ONCE;
-    while (endpoint->cq != NULL && count == POLL_AT_ONCE) {
-        count = ibv_poll_cq(endpoint->cq, POLL_AT_ONCE, completions);
-        if (count < 0) {
-            verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_SYSTEM, "verbs: %s: the completion queue of %s failed", endpoint->name,
-                                                     endpoint->transport->chosen.device));
-            return total + 1;
-        }
-        for (int i = 0; i < count; i++) completed(endpoint, &completions[i]);
-        total += count;
-    }
-    return total;
 }

@@ -30,7 +30,7 @@ static int post_recv(verbs_endpoint_t *endpoint, uint32_t slot)
     struct ibv_sge place = {.addr = (uintptr_t)recv_buffer(endpoint, slot),
                             .length = endpoint->transport->options.buffer_size,
                             .lkey = endpoint->stream.mr->lkey};
-    struct ibv_recv_wr work = {.wr_id = verbs_work_id(VERBS_STREAM_RECV, 0, slot), .sg_list = &place, .num_sge = 1}, *bad;
+    struct ibv_recv_wr work = {.wr_id = verbs_work_id(endpoint, VERBS_STREAM_RECV, 0, slot), .sg_list = &place, .num_sge = 1}, *bad;
     return ibv_post_recv(endpoint->stream.qp, &work, &bad);
 }
 
@@ -61,7 +61,7 @@ static int post_message(verbs_endpoint_t *endpoint, uint32_t length)
     uint32_t quarter = depth_of(endpoint) / 4;
     bool signalled = stream->all_signalled || stream->unsignalled + 1 >= quarter;
     struct ibv_sge place = {.addr = (uintptr_t)send_buffer(endpoint, stream->sent), .length = length, .lkey = stream->mr->lkey};
-    struct ibv_send_wr work = {.wr_id = verbs_work_id(VERBS_STREAM_SEND, 0, stream->sent),
+    struct ibv_send_wr work = {.wr_id = verbs_work_id(endpoint, VERBS_STREAM_SEND, 0, stream->sent),
                                .sg_list = &place,
                                .num_sge = length > 0,
                                .opcode = IBV_WR_SEND_WITH_IMM,
@@ -140,7 +140,11 @@ int verbs_stream_return_credit(verbs_endpoint_t *endpoint)
     return 0;
 }
 
-void verbs_stream_sent(verbs_endpoint_t *endpoint, uint32_t index) { endpoint->stream.acked = index + 1; }
+/* The index has the low bits of the message's number; far fewer are under way. */
+void verbs_stream_sent(verbs_endpoint_t *endpoint, uint32_t index)
+{
+    endpoint->stream.acked += (index + 1 - endpoint->stream.acked) & ((1u << VERBS_INDEX_BITS) - 1);
+}
 
 /* ---------------------------------------------------------------- receiving */
 

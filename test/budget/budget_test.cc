@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many instructions of libquoit one message costs on its way, both sides together, for each transport: counted by callgrind (valgrind),
+// so neither the machine's load nor its clock matters. What libc, UCX, libibverbs (here the tests' own) and the kernel execute is not
+// counted. The least of some rounds is taken. A number above its budget fails: then either the path has grown by mistake, or the table
+// below is changed in the same commit, which says why. A number far below is a reason to lower the budget.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <dirent.h>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <sstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+struct Budget {
+    const char *transport;
+    const char *what;      // as budget_path names it
+    unsigned long most;    // instructions: what it was when this was written, and a tenth
+};
+
+// 8 bytes: a message that goes unasked. 262144 bytes: a chunk, asked for and granted.
+const Budget budgets[] = {
+    {"shm", "8 bytes", 3400},
+    {"shm", "262144 bytes", 14000},
+    {"tcp", "8 bytes", 3700},
+    {"tcp", "262144 bytes", 15200},
+#ifdef FAKE_VERBS
+    {"verbs", "8 bytes", 3900},
+    {"verbs", "262144 bytes", 9400},
+#endif
+#ifdef HAVE_UCX
+    {"ucx", "8 bytes", 3900},
+    {"ucx", "262144 bytes", 18200},
+#endif
+};
+
+// The instructions of one of callgrind's files that functions of the program itself executed, but for the harness (budget_*).
+// Lines: "ob=(1) /path", "fn=(2) name" (the name only the first time), "12 345": at line 12, 345 instructions; after "calls=" the next
+// such line is what a callee executed, and counted there.
+unsigned long own_instructions(std::istream &file, std::string *trigger)
+{
+    std::map<std::string, std::string> objects, functions;
+    std::string line;
+    unsigned long total = 0;
+    bool own = false, counted = false, callee = false;
+    auto name_of = [](std::map<std::string, std::string> &names, const std::string &text) {
+        size_t end = text.find(')');
+        std::string key = text.substr(0, end + 1);
+        if (text.size() > end + 2) names[key] = text.substr(end + 2);
+        return names[key];
+    };
+    while (std::getline(file, line)) {
+        if (line.rfind("desc: Trigger: Client Request: ", 0) == 0) *trigger = line.substr(31);
+        if (line.rfind("cob=", 0) == 0) name_of(objects, line.substr(4));
+        if (line.rfind("cfn=", 0) == 0) name_of(functions, line.substr(4));
+        if (line.rfind("ob=", 0) == 0) own = name_of(objects, line.substr(3)).find("budget_path") != std::string::npos;
+        if (line.rfind("fn=", 0) == 0) {
+            std::string function = name_of(functions, line.substr(3));
+            counted = own && function != "main" && function.rfind("budget_", 0) != 0;
+        }
+        if (line.rfind("calls=", 0) == 0) {
+            callee = true;
+        } else if (!line.empty() && (isdigit(line[0]) || line[0] == '+' || line[0] == '-' || line[0] == '*')) {
+            size_t at = line.find(' ');
+            if (!callee && counted && at != std::string::npos) total += strtoul(line.c_str() + at, nullptr, 10);
+            callee = false;
+        }
+    }
+    return total;
+}
+
+struct Folder {
+    char path[64] = "/tmp/quoit-budget-XXXXXX";
+    Folder() { EXPECT_NE(mkdtemp(path), nullptr); }
+    ~Folder()
+    {
+        for (const std::string &name : names()) unlink((std::string(path) + "/" + name).c_str());
+        rmdir(path);
+    }
+    std::vector<std::string> names() const
+    {
+        std::vector<std::string> all;
+        DIR *directory = opendir(path);
+        for (dirent *entry; directory && (entry = readdir(directory));)
+            if (entry->d_name[0] != '.') all.push_back(entry->d_name);
+        if (directory) closedir(directory);
+        std::sort(all.begin(), all.end());
+        return all;
+    }
+};
+
+// What each size costs: the least of its rounds.
+std::map<std::string, unsigned long> measure(const std::string &transport, std::string *log)
+{
+    Folder folder;
+    std::map<std::string, unsigned long> least;
+    std::string fake;
+#ifdef FAKE_VERBS
+    setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 1);
+    if (transport == "verbs") fake = FAKE_VERBS;
+#endif
+    std::string command = "exec valgrind --tool=callgrind --collect-atstart=no --dump-line=no --callgrind-out-file=" + std::string(folder.path) + "/out " +
+                          BUDGET_PATH + " " + transport + " " + fake + " 2>&1";
+    FILE *output = popen(command.c_str(), "r");
+    char line[512];
+    while (output && fgets(line, sizeof line, output)) *log += line;
+    if (!output || pclose(output) != 0) return least;
+    for (const std::string &name : folder.names()) {
+        std::ifstream file(std::string(folder.path) + "/" + name);
+        std::string trigger;
+        unsigned long count = own_instructions(file, &trigger);
+        if (trigger.empty()) continue;
+        if (!least.count(trigger) || count < least[trigger]) least[trigger] = count;
+    }
+    return least;
+}
+
+class Budgets : public testing::TestWithParam<const char *> {};
+
+TEST_P(Budgets, OfADataPath)
+{
+    std::string log;
+    std::map<std::string, unsigned long> counts = measure(GetParam(), &log);
+    ASSERT_FALSE(counts.empty()) << log;
+    for (const Budget &budget : budgets) {
+        if (std::string(budget.transport) != GetParam()) continue;
+        ASSERT_TRUE(counts.count(budget.what)) << budget.what << " was not measured: " << log;
+        unsigned long count = counts[budget.what];
+        printf("%-6s %-13s %8lu instructions, budget %8lu\n", budget.transport, budget.what, count, budget.most);
+        EXPECT_GT(count, 100ul) << "hardly anything was counted";
+        EXPECT_LE(count, budget.most) << budget.transport << ", " << budget.what;
+        RecordProperty(std::string(budget.what).substr(0, std::string(budget.what).find(' ')) + "_bytes", std::to_string(count));
+    }
+}
+
+std::vector<const char *> transports()
+{
+    std::vector<const char *> all;
+    for (const Budget &budget : budgets)
+        if (all.empty() || std::string(all.back()) != budget.transport) all.push_back(budget.transport);
+    return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Budgets, testing::ValuesIn(transports()), [](const auto &info) { return std::string(info.param); });
+
+// The reader of callgrind's files: what is the program's own, what is the harness's, what was called.
+TEST(Callgrind, CountsWhatTheProgramItselfExecuted)
+{
+    std::istringstream file("desc: Trigger: Client Request: 8 bytes\n"
+                            "ob=(1) /build/budget_path\nfl=(1) ???\nfn=(1) channel_send\n0 100\ncob=(2) /lib/libc.so.6\ncfi=(2) ???\ncfn=(2) memcpy\n"
+                            "calls=3 0\n0 5000\n0 7\nfn=(3) budget_progress\n0 900\n\nob=(2)\nfn=(2)\n0 5000\n\nob=(1)\nfn=(4) pipes_write\n+2 30\nfn=(1)\n* 1\n");
+    std::string trigger;
+    EXPECT_EQ(own_instructions(file, &trigger), 138ul);
+    EXPECT_EQ(trigger, "8 bytes");
+}
+
+} // namespace
