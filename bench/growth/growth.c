@@ -31,7 +31,7 @@ static bool read_number(const char **text, long most, long *value)
     char *end;
     errno = 0;
     *value = strtol(*text, &end, 10);
-    if (end == *text || errno || *value < 1 || *value > most) return false;
+    if (**text < '0' || **text > '9' || errno || *value < 1 || *value > most) return false;
     *text = end;
     return true;
 }
