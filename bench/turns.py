@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns among processes: a program that measures starts its ranks once, and gives them one turn after the other through files.
 
-    with Team(folder, start_here(2, words, folder), 300) as team:      the parent
+    with Team(folder, start_here(2, folder, rank), 300) as team:       the parent; rank() is what each rank does
         answers = team.turn({"what": "quoit"})                         what each rank returned, in their order
 
     serve(folder, rank, function)                                      a rank: calls function(order) once a turn, until the parent ends
@@ -10,7 +10,9 @@ Files work across network namespaces, and cost nothing while a turn is measured:
 """
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 import traceback
 
@@ -89,14 +91,58 @@ class Team:
                 log.close()
 
 
-def start_here(size, words, folder, environment=None):
-    """`words` once a rank on this host, with what torchrun would set and a file as the ranks' store."""
+class Forked:
+    """A child made by fork(), with the part of subprocess.Popen that is used here."""
+
+    def __init__(self, pid):
+        self.pid, self.returncode = pid, None
+
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout=60):
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"rank with pid {self.pid}", timeout)
+            time.sleep(0.005)
+        return self.returncode
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def be_rank(rank, size, folder, log, environment, play):
+    """In the child: never returns."""
+    status = 1
+    try:
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), INIT_METHOD=f"file://{folder}/store", **environment)
+        play()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def start_here(size, folder, play, environment=None):
+    """`play()` once a rank on this host, with what torchrun would set and a file as the ranks' store. The ranks are forked from this process, so that what it
+    has imported need not be imported again; it must have no threads that matter."""
     processes = []
+    sys.stdout.flush()
     for rank in range(size):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), OMP_NUM_THREADS="1",
-                   INIT_METHOD=f"file://{folder}/store", **(environment or {}))
         log = open(os.path.join(folder, f"rank{rank}.log"), "w+")
-        processes.append((rank, subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log), log))
+        pid = os.fork()
+        if pid == 0:
+            be_rank(rank, size, folder, log, environment or {}, play)
+        processes.append((rank, Forked(pid), log))
     return processes
 
 
