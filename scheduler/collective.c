@@ -5,7 +5,6 @@
 #include "scheduler/execute_device.h"
 
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------ issuing */
@@ -50,10 +49,13 @@ static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, operation_kind_t
     issue->comm = comm;
     issue->call = call;
     issue->request = request;
-    operation_t *operation = request ? malloc(sizeof *operation) : &issue->local;
+    operation_t *operation = request ? operation_create() : &issue->local;
     if (!operation) return error_set(QUOIT_ERR_NO_MEMORY, "%s: a request of %zu bytes", what, sizeof *operation);
-    memset(operation, 0, offsetof(operation_t, error));
-    operation->error[0] = '\0';
+    if (!request) {
+        operation->parts = NULL;
+        operation->parts_capacity = 0;
+    }
+    operation_clear(operation);
     operation->comm = comm;
     operation->engine = comm->engine;
     operation->fork_generation = comm->fork_generation;
@@ -75,8 +77,7 @@ static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, operation_kind_t
 
 static quoit_status_t drop(issue_t *issue, quoit_status_t status)
 {
-    free(issue->operation->parts);
-    if (issue->request) free(issue->operation);
+    if (issue->request) operation_destroy(issue->operation);
     return status;
 }
 
@@ -106,7 +107,6 @@ static quoit_status_t hand_in(issue_t *issue)
     engine_run(comm->engine, operation); /* its own deadline ends it */
     quoit_status_t status = atomic_load_explicit(&operation->status, memory_order_acquire);
     operation_device_free(operation);
-    free(operation->parts);
     return status == QUOIT_OK ? status : error_set(status, "%s", operation->error);
 }
 
@@ -125,7 +125,7 @@ static quoit_status_t check_root(const quoit_comm_t *comm, const char *what, int
     return error_set(QUOIT_ERR_INVALID, "%s: root %d of communicator %s, which has ranks 0 to %d", what, root, comm->name, comm->size - 1);
 }
 
-/* A copy of the caller's array of parts, which need not outlive the call. Both sides share one allocation. */
+/* The caller's array of parts need not outlive the call: a call that blocks uses it where it is, others a copy. Both sides share one allocation. */
 static quoit_status_t copy_parts(issue_t *issue, const char *what, const char *name, const quoit_part_t *parts, bool second,
                                  const quoit_part_t **copy)
 {
@@ -136,8 +136,11 @@ static quoit_status_t copy_parts(issue_t *issue, const char *what, const char *n
         if (parts[i].count <= SIZE_MAX / 2 / operation->width && (parts[i].data || parts[i].count == 0)) continue;
         return error_set(QUOIT_ERR_INVALID, "%s: %s[%zu] has %zu elements at %p", what, name, i, parts[i].count, parts[i].data);
     }
-    if (!operation->parts) operation->parts = malloc(2 * size * sizeof *operation->parts);
-    if (!operation->parts) return error_set(QUOIT_ERR_NO_MEMORY, "%s: parts of %zu ranks", what, size);
+    if (operation->on_stack) {
+        *copy = parts;
+        return QUOIT_OK;
+    }
+    if (!operation_make_parts(operation, 2 * size)) return error_set(QUOIT_ERR_NO_MEMORY, "%s: parts of %zu ranks", what, size);
     quoit_part_t *own = operation->parts + (second ? size : 0);
     memcpy(own, parts, size * sizeof *own);
     *copy = own;

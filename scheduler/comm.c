@@ -11,7 +11,6 @@
 #include "scheduler/inquire.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { TIMEOUT_GRACE_MS = 80, TIMEOUT_TOGETHER_MS = 250 };
@@ -43,8 +42,7 @@ void operation_release(operation_t *operation)
 {
     if (operation->on_stack || atomic_fetch_sub(&operation->references, 1) != 1) return;
     operation_device_free(operation);
-    free(operation->parts);
-    free(operation);
+    operation_destroy(operation);
 }
 
 void operation_finish(operation_t *operation, quoit_status_t status, const char *text)

@@ -12,8 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_SPARES = 32, LEAST_PAYLOAD = 256 /* bytes: so that most envelopes fit most messages */ };
+
 typedef struct envelope {
     list_t link;
+    size_t capacity; /* bytes of payload */
     int source;
     notice_message_t message;
     unsigned char payload[]; /* when message.inside */
@@ -23,12 +26,16 @@ void matcher_init(matcher_t *matcher)
 {
     list_init(&matcher->posted);
     list_init(&matcher->unexpected);
+    list_init(&matcher->spare);
+    matcher->spares = 0;
     matcher->next = NULL;
 }
 
 void matcher_clear(matcher_t *matcher)
 {
     for (list_t *node; (node = list_pop(&matcher->unexpected));) free(container_of(node, envelope_t, link));
+    for (list_t *node; (node = list_pop(&matcher->spare));) free(container_of(node, envelope_t, link));
+    matcher->spares = 0;
     free(matcher->next);
     matcher->next = NULL;
 }
@@ -70,6 +77,30 @@ static void deliver(quoit_comm_t *comm, operation_t *recv, int source, const not
     if (status < 0) comm_fail(comm, status, true, "recv from %s: %s", comm_rank_name(comm, source), error_text());
 }
 
+/* One that was used before, if it has the room. NULL: out of memory. */
+static envelope_t *envelope_take(matcher_t *matcher, size_t payload)
+{
+    for (list_t *node = matcher->spare.next; node != &matcher->spare; node = node->next) {
+        envelope_t *found = container_of(node, envelope_t, link);
+        if (found->capacity < payload) continue;
+        list_remove(&found->link);
+        matcher->spares--;
+        return found;
+    }
+    size_t capacity = payload < LEAST_PAYLOAD ? LEAST_PAYLOAD : payload;
+    envelope_t *made = malloc(sizeof *made + capacity);
+    if (made) made->capacity = capacity;
+    return made;
+}
+
+/* The one that has been spare for longest makes room: it may be too small for what comes now. */
+static void envelope_give(matcher_t *matcher, envelope_t *envelope)
+{
+    list_append(&matcher->spare, &envelope->link);
+    if (matcher->spares < MOST_SPARES) matcher->spares++;
+    else free(container_of(list_pop(&matcher->spare), envelope_t, link));
+}
+
 void match_envelope(quoit_comm_t *comm, int source, const void *data, size_t length)
 {
     notice_message_t message;
@@ -85,7 +116,7 @@ void match_envelope(quoit_comm_t *comm, int source, const void *data, size_t len
         return;
     }
     size_t inside = message.inside ? (size_t)message.bytes : 0;
-    envelope_t *kept = malloc(sizeof *kept + inside);
+    envelope_t *kept = envelope_take(&comm->matcher, inside);
     if (!kept) {
         comm_fail(comm, QUOIT_ERR_NO_MEMORY, true, "an unexpected message of %zu bytes from %s", inside, comm_rank_name(comm, source));
         return;
@@ -105,7 +136,7 @@ static bool start_recv(quoit_comm_t *comm, operation_t *recv)
         if (!fits(recv, kept->source, kept->message.tag)) continue;
         list_remove(&kept->link);
         deliver(comm, recv, kept->source, &kept->message, kept->payload);
-        free(kept);
+        envelope_give(&comm->matcher, kept);
         break;
     }
     return true;

@@ -11,6 +11,8 @@
 typedef struct matcher {
     list_t posted;     /* recvs without a match, oldest first */
     list_t unexpected; /* envelopes without a match, oldest first */
+    list_t spare;      /* envelopes that were, for the next ones */
+    int spares;
     uint64_t *next;    /* [size] number of the next message to each rank; made at the first send */
 } matcher_t;
 

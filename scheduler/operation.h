@@ -48,7 +48,8 @@ struct operation {
     float *residual;           /* [count] the caller's; NULL: not wanted */
     uint64_t journal_number;   /* of its entry in the communicator's journal; 0: none yet */
     uint64_t trace_begun;      /* ns; 0: nobody traced it then */
-    quoit_part_t *parts;       /* copies of the caller's part arrays; owned */
+    quoit_part_t *parts;       /* copies of the caller's part arrays; owned, kept for the next use of the operation; NULL on the stack */
+    size_t parts_capacity;
     operation_device_t device; /* row NULL: host */
     /* send and recv */
     int peer;                  /* communicator rank, or QUOIT_ANY_SOURCE */
@@ -61,5 +62,14 @@ struct operation {
     quoit_transfer_t transfer;
     char error[512];           /* text of the error it ended with */
 };
+
+/** Memory of an operation that is not on the stack, from those that ended if there are some; its content is undefined but for the parts. NULL: out of memory. */
+operation_t *operation_create(void);
+/** All zeros; the room for parts is kept. */
+void operation_clear(operation_t *operation);
+/** Room for `count` parts, whose content is undefined; false when there is no memory. */
+bool operation_make_parts(operation_t *operation, size_t count);
+/** Nobody uses it any more. NULL is accepted. */
+void operation_destroy(operation_t *operation);
 
 #endif

@@ -125,6 +125,7 @@ class Hosts:
             raise ValueError(f"ranks {ranks}: expected the number of ranks on each of 1 to 200 hosts")
         self.interface = "eth0" if len(self.ranks) > 1 else "lo"  # one host has nobody to be joined with
         self._made, self._processes, self._signals = [], [], {}
+        self._shaped = []  # (namespace, device) with a rate
         self._serial = 0
 
     # ------------------------------------------------------------ making and removing
@@ -189,9 +190,16 @@ class Hosts:
                 file.write(f"{self.address(other)} {self.name(other)}\n")
 
     def _shape(self, namespace, device):
+        self._shaped.append((namespace, device))
         if self.rate:
-            command("ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate, "burst", self.burst,
+            command("ip", "netns", "exec", namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", self.rate, "burst", self.burst,
                     "latency", self.latency)
+
+    def set_rate(self, rate):
+        """Another rate for every link, while they are in use."""
+        self.rate, shaped, self._shaped = rate, self._shaped, []
+        for namespace, device in shaped:
+            self._shape(namespace, device)
 
     def _configure(self, host):
         namespace = self.namespace(host)
