@@ -81,6 +81,11 @@ static quoit_status_t make_record(attempt_t *attempt)
         address->length = (uint16_t)transport->address_length;
         memcpy(address->address, transport->address, transport->address_length);
     }
+    for (int i = 0; i < attempt->engine->lacks && own->lacks < JOB_LACK_CAPACITY; i++) {
+        job_lack_t *lack = &own->lack[own->lacks++];
+        snprintf(lack->transport, sizeof lack->transport, "%s", attempt->engine->lack[i].transport);
+        snprintf(lack->why, sizeof lack->why, "%s", attempt->engine->lack[i].why);
+    }
     return random_bytes(&own->nonce, sizeof own->nonce);
 }
 

@@ -229,6 +229,25 @@ static void warn_of_lack(const job_t *job, const lack_t *lack)
              job->peer[rank]->name, other, job->peer[rank]->name, lack[rank].text[0] ? lack[rank].text : "the connection ended");
 }
 
+/* One warning for the job when some ranks have a transport that others wanted and have not: pairs of the two use something else. */
+static void tell_of_mixture(const job_t *job)
+{
+    for (int rank = 0; rank < job->size; rank++) {
+        const job_record_t *record = &job->record[rank];
+        for (int i = 0; i < record->lacks; i++) {
+            int have = 0, without = 0;
+            for (int other = 0; other < job->size; other++) {
+                for (int k = 0; k < job->record[other].addresses; k++) have += strcmp(job->record[other].address[k].transport, record->lack[i].transport) == 0;
+                for (int k = 0; k < job->record[other].lacks; k++) without += strcmp(job->record[other].lack[k].transport, record->lack[i].transport) == 0;
+            }
+            if (have == 0) continue;
+            log_warn("bootstrap", "%s has no transport %s: %s. %d of %d ranks lack it; with those the others use what both have (describe says what)",
+                     job->peer[rank]->name, record->lack[i].transport, record->lack[i].why, without, job->size);
+            return;
+        }
+    }
+}
+
 static void read_lack(const uint8_t *bytes, size_t length, lack_t *lack)
 {
     size_t text = length - 1 < LACK_TEXT ? length - 1 : LACK_TEXT;
@@ -287,13 +306,17 @@ quoit_status_t bootstrap_settle_hosts(attempt_t *attempt)
     for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++)
         status = collect_proof(attempt, rank, bits + (size_t)rank * length, length, &lack[rank]);
     if (status == QUOIT_OK) {
-        char key[96];
         partition(job, bits, length);
+        status = job_check_joined(job);
+    }
+    if (status == QUOIT_OK) {
+        char key[96];
         roster_hosts_encode(job->host, job->size, hosts);
         snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
         status = bootstrap_set(attempt, key, hosts, (size_t)job->size * 4);
     }
     if (status == QUOIT_OK) warn_of_lack(job, lack);
+    if (status == QUOIT_OK) tell_of_mixture(job);
     free(lack);
     free(hosts);
     free(bits);

@@ -5,15 +5,27 @@
 #include "scheduler/comm.h"
 #include "scheduler/memory.h"
 
-static void edge_texts(quoit_comm_t *comm, int rank, const char **description, uint64_t *sent, uint64_t *received)
+#include <stdio.h>
+#include <string.h>
+
+enum { EDGE_TEXT = 512 };
+
+/* What joins us to a rank, and where it is not what was wanted, why. */
+static void edge_texts(quoit_comm_t *comm, int rank, char description[EDGE_TEXT], uint64_t *sent, uint64_t *received)
 {
+    char chosen[300] = "";
+    const char *edge;
     peer_t *peer = comm->job->peer[comm->job_rank[rank]];
     *sent = *received = 0;
-    *description = rank == comm->rank ? "self" : peer->map ? "shm" : "not connected";
-    if (rank == comm->rank || !peer->message) return;
-    const quoit_transport_ops_t *ops = peer->message->transport->ops;
-    *description = ops->describe(peer->message);
-    ops->count(peer->message, sent, received);
+    edge = rank == comm->rank ? "self" : peer->map ? "shm" : "not connected";
+    if (rank != comm->rank && peer->message) {
+        edge = peer->message->transport->ops->describe(peer->message);
+        peer->message->transport->ops->count(peer->message, sent, received);
+    }
+    if (rank != comm->rank && !peer->map) job_explain_transport(comm->job, comm->job_rank[rank], chosen, sizeof chosen);
+    const char *why = strchr(chosen, ' '); /* the name alone says nothing new */
+    if (why && !peer->message) why = chosen;
+    snprintf(description, EDGE_TEXT, "%s%s%s", edge, why && !peer->message ? ", " : "", why ? why : "");
 }
 
 /* "off", "psk", "certificates": of all ranks, see scheduler/bootstrap.c */
@@ -33,9 +45,9 @@ static void describe_text(quoit_comm_t *comm, text_t *text)
         text_append(text, "host %d\n", host);
         for (int member = 0; member < comm->topology->host_size[host]; member++) {
             int rank = topology_rank(comm->topology, host, member);
-            const char *edge;
+            char edge[EDGE_TEXT];
             uint64_t sent, received;
-            edge_texts(comm, rank, &edge, &sent, &received);
+            edge_texts(comm, rank, edge, &sent, &received);
             text_append(text, "  %s: %s", comm_rank_name(comm, rank), edge);
             if (sent || received)
                 text_append(text, ", %llu bytes sent, %llu received", (unsigned long long)sent, (unsigned long long)received);
@@ -67,9 +79,9 @@ static void describe_json(quoit_comm_t *comm, text_t *text)
                 (unsigned long long)comm->finished, (unsigned long long)shared, (unsigned long long)comm->copied, (unsigned long long)comm->in_place);
     for (int rank = 0; rank < comm->size; rank++) {
         const job_record_t *record = &comm->job->record[comm->job_rank[rank]];
-        const char *edge;
+        char edge[EDGE_TEXT];
         uint64_t sent, received;
-        edge_texts(comm, rank, &edge, &sent, &received);
+        edge_texts(comm, rank, edge, &sent, &received);
         text_append(text, "%s{\"rank\": %d, \"host\": %d, \"hostname\": ", rank ? ", " : "", rank, comm->topology->host[rank]);
         text_append_json(text, record->host);
         text_append(text, ", \"pid\": %d, \"cores\": %d, \"edge\": ", record->pid, record->machine.cores);

@@ -80,6 +80,11 @@ struct engine {
     int transports;
     engine_transport_t *map;     /* the MAP transport, NULL when there is none */
     char map_lack[256];          /* why there is none though settings allow one; "" otherwise */
+    struct {
+        const char *transport;
+        char why[160];
+    } lack[2];                   /* of transports that leave the host: those that were wanted and are not here */
+    int lacks;
     table_t *peers;              /* process id -> peer_t */
     table_t *comms;              /* {0, communicator id} -> quoit_comm_t */
     list_t active;               /* communicators with unfinished operations */

@@ -17,7 +17,13 @@ typedef struct job_address {
     uint8_t address[QUOIT_ADDRESS_CAPACITY];
 } job_address_t;
 
-enum { JOB_ADDRESS_CAPACITY = 4 };
+enum { JOB_ADDRESS_CAPACITY = 8, JOB_LACK_CAPACITY = 2 };
+
+/** A transport that was wanted and that this process goes on without. */
+typedef struct job_lack {
+    char transport[16];
+    char why[160];
+} job_lack_t;
 
 /** What a rank says of itself. */
 typedef struct job_record {
@@ -32,7 +38,9 @@ typedef struct job_record {
     char host[JOB_HOST_CAPACITY];
     char version[16];
     int addresses;
-    job_address_t address[JOB_ADDRESS_CAPACITY];
+    job_address_t address[JOB_ADDRESS_CAPACITY]; /* most wanted first */
+    int lacks;
+    job_lack_t lack[JOB_LACK_CAPACITY];
 } job_record_t;
 
 typedef struct job {
@@ -59,6 +67,17 @@ void job_release(job_t *job);
 quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint);
 /** The same, with a limit of its own for the connection to stand. */
 quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint);
+
+/**
+ * Name of the transport over which the ranks of two records exchange messages; NULL when they have none in common. A function of the
+ * records alone, and the same for (a, b) as for (b, a): the first of the lower rank's that the other has, too. `mates`: they share memory.
+ */
+const char *job_record_common(const job_record_t *a, const job_record_t *b, bool mates);
+/**
+ * What this process exchanges messages with a rank over, as text, and why not over what one of the two would have preferred:
+ * "tcp (rank 3 has no verbs: there is no RDMA device)". Returns `text`.
+ */
+const char *job_explain_transport(const job_t *job, int rank, char *text, size_t capacity);
 
 /* Wire form of a record, apart from stores, for tests and fuzzers. */
 size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capacity);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 3, RECORD_HEADER = 85 };
+enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 4, RECORD_HEADER = 85 };
 
 static uint8_t *put_text(uint8_t *at, const char *text)
 {
@@ -47,6 +47,11 @@ size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capa
         memcpy(at, record->address[i].address, record->address[i].length);
         at += record->address[i].length;
     }
+    *at++ = (uint8_t)record->lacks;
+    for (int i = 0; i < record->lacks; i++) {
+        at = put_text(at, record->lack[i].transport);
+        at = put_text(at, record->lack[i].why);
+    }
     return (size_t)(at - bytes);
 }
 
@@ -65,6 +70,17 @@ static const uint8_t *get_address(const uint8_t *at, const uint8_t *end, job_add
     address->length = *at;
     memcpy(address->address, at + 1, *at);
     return at + 1 + *at;
+}
+
+static const uint8_t *get_lacks(const uint8_t *at, const uint8_t *end, job_record_t *record)
+{
+    if (at >= end || *at > JOB_LACK_CAPACITY) return NULL;
+    record->lacks = *at++;
+    for (int i = 0; at && i < record->lacks; i++) {
+        at = get_text(at, end, record->lack[i].transport, sizeof record->lack[i].transport);
+        if (at) at = get_text(at, end, record->lack[i].why, sizeof record->lack[i].why);
+    }
+    return at;
 }
 
 quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *used, job_record_t *record)
@@ -96,6 +112,7 @@ quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *us
     if (at) at = get_text(at, end, record->version, sizeof record->version);
     if (record->addresses > JOB_ADDRESS_CAPACITY) at = NULL;
     for (int i = 0; at && i < record->addresses; i++) at = get_address(at, end, &record->address[i]);
+    if (at) at = get_lacks(at, end, record);
     if (!at) return error_set(QUOIT_ERR_PROTOCOL, "a rank's record in the store is damaged (%zu bytes)", length);
     *used = (size_t)(at - bytes);
     return QUOIT_OK;
