@@ -9,6 +9,9 @@ typedef struct tcp_choice {
     int count;
     tcp_interface_t chosen[TCP_MAX_ADDRESSES]; /* best first */
     bool named; /* the user named them: not being able to use one is an error */
+    int rails;  /* interfaces that carry together: several where QUOIT_INTERFACE names several; else 1 */
+    int rail[TCP_MAX_ADDRESSES];      /* the one that an address belongs to */
+    uint32_t mbps[TCP_MAX_ADDRESSES]; /* its rate: of setting INTERFACE_RATES, else of the driver; 0: unknown */
 } tcp_choice_t;
 
 /** INTERFACE, IP_FAMILY, else what other libraries were told, else by route. `room` is the transport's name in log lines. */
