@@ -48,6 +48,7 @@ typedef struct engine_transport {
     quoit_transport_t *transport;
     uint8_t address[QUOIT_ADDRESS_CAPACITY];
     size_t address_length;
+    bool optional; /* the setting lets this process do without it */
 } engine_transport_t;
 
 struct engine {

@@ -105,6 +105,7 @@ static quoit_status_t open_transports(engine_t *engine)
         status = open_transport(engine, list[i]);
         if (status == QUOIT_OK) {
             usable += list[i] != &transport_self;
+            engine->transport[engine->transports - 1].optional = optional[i];
             continue;
         }
         /* One that was not asked for by name may be missing; bad settings are an error in any case. */

@@ -40,16 +40,27 @@ static bool is_of_one_host(const char *name)
     return ops && ops->flags & QUOIT_TRANSPORT_SAME_HOST;
 }
 
-const char *job_record_common(const job_record_t *a, const job_record_t *b, bool mates)
+static const job_ban_t *ban_of(const job_t *job, int a, int b, const char *transport)
 {
-    const job_record_t *lower = a->rank < b->rank ? a : b, *higher = lower == a ? b : a;
-    for (int i = 0; i < lower->addresses; i++) {
-        const char *name = lower->address[i].transport;
-        if (strcmp(name, transport_self.name) == 0 || (!mates && is_of_one_host(name))) continue;
-        if (address_of(higher, name)) return name;
+    for (int i = 0; i < job->bans; i++) {
+        const job_ban_t *ban = &job->ban[i];
+        if (ban->one == (a < b ? a : b) && ban->other == (a < b ? b : a) && (!transport || strcmp(ban->transport, transport) == 0)) return ban;
     }
     return NULL;
 }
+
+const job_address_t *job_transport_after(const job_t *job, int a, int b, bool mates, const job_address_t *address)
+{
+    const job_record_t *lower = &job->record[a < b ? a : b], *higher = &job->record[a < b ? b : a];
+    for (int i = address ? (int)(address - lower->address) + 1 : 0; i < lower->addresses; i++) {
+        const char *name = lower->address[i].transport;
+        if (strcmp(name, transport_self.name) == 0 || (!mates && is_of_one_host(name))) continue;
+        if (address_of(higher, name) && !ban_of(job, a, b, name)) return &lower->address[i];
+    }
+    return NULL;
+}
+
+const job_address_t *job_transport(const job_t *job, int a, int b, bool mates) { return job_transport_after(job, a, b, mates, NULL); }
 
 static const job_lack_t *lack_of(const job_record_t *record, const char *transport)
 {
@@ -72,13 +83,17 @@ const char *job_explain_transport(const job_t *job, int rank, char *text, size_t
 {
     const job_record_t *own = &job->record[job->rank], *other = &job->record[rank];
     bool mates = job->peer[rank]->map;
-    const char *name = rank == job->rank ? transport_self.name : job_record_common(own, other, mates);
+    const job_address_t *address = rank == job->rank ? NULL : job_transport(job, job->rank, rank, mates);
+    const char *name = rank == job->rank ? transport_self.name : address ? address->transport : NULL;
+    const job_ban_t *ban = ban_of(job, job->rank, rank, NULL);
     const job_lack_t *theirs = name && rank != job->rank ? lack_beside(own, other, name) : NULL;
     const job_lack_t *ours = name && rank != job->rank && !theirs ? lack_beside(other, own, name) : NULL;
     const job_lack_t *lack = theirs ? theirs : ours;
     snprintf(text, capacity, "%s", name ? name : "nothing in common");
     size_t used = strlen(text);
-    if (lack && used < capacity)
+    if (ban && used < capacity)
+        snprintf(text + used, capacity - used, " (%s does not work between the two: %s)", ban->transport, ban->why);
+    else if (lack && used < capacity)
         snprintf(text + used, capacity - used, " (rank %d has no %s: %s)", theirs ? rank : job->rank, lack->transport, lack->why);
     return text;
 }
@@ -95,8 +110,8 @@ quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_e
         *endpoint = peer->message;
         return QUOIT_OK;
     }
-    const job_record_t *own = &job->record[job->rank];
-    const char *name = rank == job->rank ? transport_self.name : job_record_common(own, &job->record[rank], peer->map);
+    const job_address_t *address = rank == job->rank ? NULL : job_transport(job, job->rank, rank, peer->map);
+    const char *name = rank == job->rank ? transport_self.name : address ? address->transport : NULL;
     engine_transport_t *transport = name ? engine_find_transport(job->engine, name) : NULL;
     quoit_status_t status = transport ? job_connect(job, rank, transport, timeout_ms, &peer->message) : QUOIT_ERR_NOT_FOUND;
     if (status == QUOIT_ERR_NOT_FOUND) return job_cannot_join(job, job->rank, rank);
@@ -169,6 +184,7 @@ void job_release(job_t *job)
     for (int i = 0; job->peer && i < job->size; i++) engine_peer_release(job->peer[i]);
     memset(job->secret, 0, sizeof job->secret);
     table_destroy(job->groups);
+    free(job->ban);
     free(job->peer);
     free(job->record);
     free(job->host);

@@ -13,6 +13,7 @@ enum { JOB_SECRET_SIZE = 32, JOB_HOST_CAPACITY = 64 };
 
 typedef struct job_address {
     char transport[16];
+    bool optional;   /* joins hosts, and this rank can do without it */
     uint16_t length;
     uint8_t address[QUOIT_ADDRESS_CAPACITY];
 } job_address_t;
@@ -43,6 +44,13 @@ typedef struct job_record {
     job_lack_t lack[JOB_LACK_CAPACITY];
 } job_record_t;
 
+/** A pair that cannot use a transport although both have it: tried at bootstrap (bootstrap_paths.c), and the same on all ranks. */
+typedef struct job_ban {
+    int one, other; /* one < other */
+    char transport[16];
+    char why[160];
+} job_ban_t;
+
 typedef struct job {
     engine_t *engine;
     int users;           /* communicators */
@@ -53,6 +61,8 @@ typedef struct job {
     int *host;           /* [size] */
     job_record_t *record; /* [size] */
     peer_t **peer;       /* [size] */
+    job_ban_t *ban;      /* owned, [bans] */
+    int bans;
     table_t *groups;     /* how often a group of a name was created: see comm.c */
 } job_t;
 
@@ -69,10 +79,13 @@ quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint);
 quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint);
 
 /**
- * Name of the transport over which the ranks of two records exchange messages; NULL when they have none in common. A function of the
- * records alone, and the same for (a, b) as for (b, a): the first of the lower rank's that the other has, too. `mates`: they share memory.
+ * The transport over which two ranks exchange messages; NULL when they have none in common. A function of what all ranks know alike, and the
+ * same for (a, b) as for (b, a): the first of the lower rank's that the other has, too, and that was not found not to work between them.
+ * `mates`: they share memory.
  */
-const char *job_record_common(const job_record_t *a, const job_record_t *b, bool mates);
+const job_address_t *job_transport(const job_t *job, int a, int b, bool mates);
+/** The one that would be next, were `address` of the lower rank's not to be had. */
+const job_address_t *job_transport_after(const job_t *job, int a, int b, bool mates, const job_address_t *address);
 /**
  * What this process exchanges messages with a rank over, as text, and why not over what one of the two would have preferred:
  * "tcp (rank 3 has no verbs: there is no RDMA device)". Returns `text`.

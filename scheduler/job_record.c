@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 4, RECORD_HEADER = 85 };
+enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 4, RECORD_HEADER = 85, ADDRESS_OPTIONAL = 0x80 };
 
 static uint8_t *put_text(uint8_t *at, const char *text)
 {
@@ -43,7 +43,7 @@ size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capa
     at = put_text(at, record->version);
     for (int i = 0; i < record->addresses; i++) {
         at = put_text(at, record->address[i].transport);
-        *at++ = (uint8_t)record->address[i].length;
+        *at++ = (uint8_t)(record->address[i].length | (record->address[i].optional ? ADDRESS_OPTIONAL : 0));
         memcpy(at, record->address[i].address, record->address[i].length);
         at += record->address[i].length;
     }
@@ -66,10 +66,13 @@ static const uint8_t *get_text(const uint8_t *at, const uint8_t *end, char *text
 static const uint8_t *get_address(const uint8_t *at, const uint8_t *end, job_address_t *address)
 {
     at = get_text(at, end, address->transport, sizeof address->transport);
-    if (!at || at >= end || *at > QUOIT_ADDRESS_CAPACITY || (size_t)(end - at - 1) < *at) return NULL;
-    address->length = *at;
-    memcpy(address->address, at + 1, *at);
-    return at + 1 + *at;
+    if (!at || at >= end) return NULL;
+    uint8_t length = *at & (uint8_t)~ADDRESS_OPTIONAL;
+    address->optional = *at & ADDRESS_OPTIONAL;
+    if (length > QUOIT_ADDRESS_CAPACITY || (size_t)(end - at - 1) < length) return NULL;
+    address->length = length;
+    memcpy(address->address, at + 1, length);
+    return at + 1 + length;
 }
 
 static const uint8_t *get_lacks(const uint8_t *at, const uint8_t *end, job_record_t *record)

@@ -17,8 +17,8 @@
 static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_tcp, &transport_verbs, &transport_ucx, &transport_self};
 
 /*
- * Not in "auto". UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. verbs has no way back to tcp
- * where a port is active and yet no packet gets through, and has not run on a real adapter.
+ * Not in "auto". UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. verbs has not run on a
+ * real adapter.
  */
 static bool only_by_name(const quoit_transport_ops_t *ops) { return ops == &transport_ucx || ops == &transport_verbs; }
 

@@ -33,6 +33,9 @@ int role_mixed(ProcessRank &self)
         void *fake = what == "broken device" ? dlopen(FAKE_VERBS, RTLD_NOW) : nullptr;
         auto fail = fake ? reinterpret_cast<decltype(&fake_verbs_fail_call)>(dlsym(fake, "fake_verbs_fail_call")) : nullptr;
         if (fail) fail("open_device", 1, EIO);
+        fake = what == "cut cable" ? dlopen(FAKE_VERBS, RTLD_NOW) : nullptr;
+        auto cut = fake ? reinterpret_cast<decltype(&fake_verbs_cut)>(dlsym(fake, "fake_verbs_cut")) : nullptr;
+        if (cut) cut(1);
     }
     quoit_status_t status = self.create(20000);
     report(self, "created", status);
@@ -69,7 +72,7 @@ struct Mixed {
     Mixed(int who, const std::string &what, const std::string &transports, int size = 3)
         : log(testing::TempDir() + "quoit-mixed-" + std::to_string(getpid())),
           ranks("mixed", hosts(size), {std::to_string(who), what, log}, "",
-                {"QUOIT_TRANSPORT=" + transports, "QUOIT_INTERFACE=lo", "QUOIT_VERBS_LIBRARY=" FAKE_VERBS, "ASAN_OPTIONS=detect_leaks=0"})
+                {"QUOIT_TRANSPORT=" + transports, "QUOIT_INTERFACE=lo", "QUOIT_CONNECT_TIMEOUT=" + std::to_string(static_cast<int>(2 * slow())) + "s", "QUOIT_VERBS_LIBRARY=" FAKE_VERBS, "ASAN_OPTIONS=detect_leaks=0"})
     {
         for (int rank = 0; rank < size; rank++) created.push_back(outcome(ranks, rank, "created", 30));
     }
@@ -137,6 +140,32 @@ INSTANTIATE_TEST_SUITE_P(Mixed, OneHostLacksVerbs,
                          testing::Values(Lack{"Library", "QUOIT_VERBS_LIBRARY=/nowhere/libibverbs.so.1", "/nowhere/libibverbs.so.1"},
                                          Lack{"Device", "broken device", "no RDMA device could be opened"}),
                          [](const testing::TestParamInfo<Lack> &info) { return info.param.name; });
+
+// The device is there and its port is active, but no packet passes: found out before the first operation, by both sides.
+TEST(Mixed, ATransportThatDoesNotWorkBetweenTwoIsBannedForThem)
+{
+    for (int who : {0, 2}) {
+        Mixed mixed(who, "cut cable", "shm,verbs?,tcp");
+        for (int rank = 0; rank < 3; rank++) {
+            ASSERT_EQ(mixed.created[static_cast<size_t>(rank)].status, QUOIT_OK) << mixed.created[static_cast<size_t>(rank)].text;
+            Outcome used = outcome(mixed.ranks, rank, "used", 40);
+            EXPECT_EQ(used.status, QUOIT_OK) << used.text;
+            EXPECT_EQ(mixed.ranks.wait_line(rank, "described", 20), "yes");
+        }
+        for (int from = 0; from < 3; from++) {
+            for (int to = 0; to < 3; to++) {
+                std::string edge = mixed.edge(from, to);
+                if (from == to) continue;
+                bool over_tcp = from == who || to == who;
+                EXPECT_EQ(edge.rfind(over_tcp ? "tcp " : "verbs ", 0), 0u) << who << ": " << from << " to " << to << ": " << edge;
+                EXPECT_EQ(edge.find("(verbs does not work between the two: ") != std::string::npos, over_tcp) << edge;
+            }
+        }
+        EXPECT_EQ(mixed.warnings("so do 2 pairs in all"), 1) << "one warning for the job";
+        for (int rank = 0; rank < 3; rank++) mixed.ranks.tell(rank, "end");
+        for (int rank = 0; rank < 3; rank++) EXPECT_EQ(mixed.ranks.wait_exit(rank, 20), 0);
+    }
+}
 
 TEST(Mixed, WhatWasAskedForWithoutDoubtIsAnErrorOnAllRanks)
 {
