@@ -118,7 +118,8 @@ static void choose_rails(const tcp_interface_t *fit, int count, tcp_choice_t *ch
     choice->rails = rails < TCP_MAX_ADDRESSES ? rails : TCP_MAX_ADDRESSES;
     for (int round = 0; round < count; round++) {
         for (int i = 0; i < count && choice->count < TCP_MAX_ADDRESSES; i++) {
-            if (turn[i] != round) continue;
+            bool second = round > 0 && tcp_name_is_link_local(&fit[i].address); /* nothing that the first does not reach */
+            if (turn[i] != round || second) continue;
             choice->rail[choice->count] = rail[i];
             choice->chosen[choice->count++] = fit[i];
         }
