@@ -31,6 +31,29 @@ static void edge_texts(quoit_comm_t *comm, int rank, char description[EDGE_TEXT]
 /* "off", "psk", "certificates": of all ranks, see scheduler/bootstrap.c */
 static const char *tls_mode(void) { return setting_string(SETTING_TLS); }
 
+/* ": eth0 25000 Mb/s at NUMA node 1, eth1" */
+static void append_nics(text_t *text, const machine_t *machine)
+{
+    for (int i = 0; i < machine->nics; i++) {
+        const machine_nic_t *nic = &machine->nic[i];
+        text_append(text, "%s %s", i ? "," : ":", nic->name);
+        if (nic->mbps > 0) text_append(text, " %u Mb/s", nic->mbps);
+        if (nic->numa_node >= 0 && machine->numa_nodes > 1) text_append(text, " at NUMA node %d", nic->numa_node);
+    }
+}
+
+static void append_nics_json(text_t *text, const machine_t *machine)
+{
+    text_append(text, ", \"nics\": [");
+    for (int i = 0; i < machine->nics; i++) {
+        const machine_nic_t *nic = &machine->nic[i];
+        text_append(text, "%s{\"name\": ", i ? ", " : "");
+        text_append_json(text, nic->name);
+        text_append(text, ", \"mbps\": %u, \"numa_node\": %d, \"near\": %s}", nic->mbps, nic->numa_node, nic->near ? "true" : "false");
+    }
+    text_append(text, "]");
+}
+
 static void describe_text(quoit_comm_t *comm, text_t *text)
 {
     char summary[128];
@@ -42,7 +65,9 @@ static void describe_text(quoit_comm_t *comm, text_t *text)
     char error[ERROR_TEXT_CAPACITY];
     if (quoit_comm_error(comm, error, sizeof error) != QUOIT_OK) text_append(text, "failed: %s\n", error);
     for (int host = 0; host < comm->topology->hosts; host++) {
-        text_append(text, "host %d\n", host);
+        text_append(text, "host %d", host);
+        append_nics(text, &comm->job->record[comm->job_rank[topology_leader(comm->topology, host)]].machine);
+        text_append(text, "\n");
         for (int member = 0; member < comm->topology->host_size[host]; member++) {
             int rank = topology_rank(comm->topology, host, member);
             char edge[EDGE_TEXT];
@@ -86,7 +111,9 @@ static void describe_json(quoit_comm_t *comm, text_t *text)
         text_append_json(text, record->host);
         text_append(text, ", \"pid\": %d, \"cores\": %d, \"edge\": ", record->pid, record->machine.cores);
         text_append_json(text, edge);
-        text_append(text, ", \"sent\": %llu, \"received\": %llu}", (unsigned long long)sent, (unsigned long long)received);
+        text_append(text, ", \"sent\": %llu, \"received\": %llu", (unsigned long long)sent, (unsigned long long)received);
+        append_nics_json(text, &record->machine);
+        text_append(text, "}");
     }
     text_append(text, "]}");
 }

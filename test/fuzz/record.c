@@ -40,6 +40,8 @@ void fuzz_seeds(void)
     }
     record.address[1].optional = true;
     record.lacks = JOB_LACK_CAPACITY;
+    record.machine.nics = MACHINE_NICS;
+    for (int i = 0; i < MACHINE_NICS; i++) record.machine.nic[i] = (machine_nic_t){.name = "eth0", .mbps = 25000, .numa_node = i - 1, .near = i % 2};
     for (int i = 0; i < record.lacks; i++) {
         snprintf(record.lack[i].transport, sizeof record.lack[i].transport, "%s", names[4 + i]);
         snprintf(record.lack[i].why, sizeof record.lack[i].why, "there is no device");

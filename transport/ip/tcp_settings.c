@@ -79,19 +79,20 @@ static void log_choice(const char *room, const tcp_choice_t *choice, const char 
 
 /* ---- rails */
 
-/* "eth0=1000,eth1=300": what it says of one; 0: nothing. */
-static quoit_status_t read_rate(const char *text, const char *name, uint32_t *mbps)
+/* rates: "eth0=1000,eth1=300" */
+quoit_status_t tcp_settings_rate(const char *text, const char *name, uint32_t *mbps)
 {
-    *mbps = 0;
+    uint32_t told = 0;
     for (const char *at = text; at != NULL && *at != 0;) {
         size_t length = strcspn(at, ","), key = strcspn(at, "=,");
         char *end;
         unsigned long value = key < length ? strtoul(at + key + 1, &end, 10) : 0;
         if (key == 0 || key >= length || end != at + length || value < 1 || value > 10000000)
             return error_set(QUOIT_ERR_INVALID, "QUOIT_INTERFACE_RATES=%s: expected interfaces with their rates in Mb/s, as in eth0=25000,eth1=10000", text);
-        if (strlen(name) == key && strncmp(at, name, key) == 0) *mbps = (uint32_t)value;
+        if (strlen(name) == key && strncmp(at, name, key) == 0) told = (uint32_t)value;
         at += length + (at[length] == ',');
     }
+    *mbps = told > 0 ? told : tcp_interface_rate(name);
     return QUOIT_OK;
 }
 
@@ -140,10 +141,8 @@ static quoit_status_t choose(const quoit_transport_environment_t *environment, c
     for (int i = 1; several && i < found; i++)
         if (strcmp(fit[i].name, fit[0].name) != 0) choice->rails = 2;
     if (choice->rails > 1) choose_rails(fit, found, choice);
-    for (int i = 0; i < choice->count && status == QUOIT_OK; i++) {
-        status = read_rate(filled(environment->setting("INTERFACE_RATES")), choice->chosen[i].name, &choice->mbps[i]);
-        if (status == QUOIT_OK && choice->mbps[i] == 0) choice->mbps[i] = tcp_interface_rate(choice->chosen[i].name);
-    }
+    for (int i = 0; i < choice->count && status == QUOIT_OK; i++)
+        status = tcp_settings_rate(filled(environment->setting("INTERFACE_RATES")), choice->chosen[i].name, &choice->mbps[i]);
     return status;
 }
 
