@@ -136,6 +136,32 @@ TEST_F(TcpRails, ARailThatCannotBeConnectedIsPassedOver)
     }
 }
 
+TEST_F(TcpRails, ProcessesOfOneHostAreJoinedToo)
+{
+    Node a(1, rails(), TCP_TIMES_DEFAULT, at_left), b(2, rails(), TCP_TIMES_DEFAULT, at_left);
+    a.trust(), b.trust();
+    quoit_endpoint_t *ab, *ba;
+    ASSERT_TRUE(join(a, b, &ab, &ba));
+    Pair pair{a, b, ab, ba};
+    EXPECT_TRUE(pair.exchange(1 << 20));
+    EXPECT_NE(std::string(transport_tcp.describe(ab)).find("2 sockets rail q"), std::string::npos) << transport_tcp.describe(ab);
+    transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+}
+
+/* A host with rails and one without use one interface. */
+TEST_F(TcpRails, OneSideAloneHasNone)
+{
+    Node a(1, rails(), TCP_TIMES_DEFAULT, at_left), b(2, {{"INTERFACE", "q1"}, {"IP_FAMILY", "4"}}, TCP_TIMES_DEFAULT, at_right);
+    a.trust(), b.trust();
+    quoit_endpoint_t *ab, *ba;
+    ASSERT_TRUE(join(a, b, &ab, &ba));
+    Pair pair{a, b, ab, ba};
+    EXPECT_TRUE(pair.exchange(1 << 20));
+    EXPECT_NE(std::string(transport_tcp.describe(ab)).find(", 2 sockets"), std::string::npos) << transport_tcp.describe(ab);
+    EXPECT_EQ(std::string(transport_tcp.describe(ab)).find("rail"), std::string::npos) << transport_tcp.describe(ab);
+    transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+}
+
 TEST_F(TcpRails, AllCutIsTheEnd)
 {
     testing::internal::CaptureStderr();

@@ -248,6 +248,7 @@ static bool begin_handshake(tcp_socket_t *caller)
         return false;
     }
     caller->handshake = handshake;
+    if (endpoint->rails != NULL && caller->pipe > 0) caller->deadline = clock_deadline(endpoint->transport->times.handshake); /* the rail is there */
     return true;
 }
 

@@ -75,6 +75,14 @@ int tcp_rails_address(const tcp_endpoint_t *endpoint, int pipe)
     return found >= 0 ? found : endpoint->chosen->address;
 }
 
+/* The target is this host's own: such bytes go over the loopback device, whatever the address. */
+static bool is_local(const tcp_interface_t *interface, const tcp_name_t *target)
+{
+    tcp_interface_t only = *interface;
+    only.bits = target->any.sa_family == AF_INET6 ? 128 : 32;
+    return tcp_interface_reaches(&only, target);
+}
+
 int tcp_rails_bind(tcp_socket_t *caller)
 {
     const tcp_target_t *target = &caller->endpoint->targets[caller->address];
@@ -85,7 +93,8 @@ int tcp_rails_bind(tcp_socket_t *caller)
     if (own < 0) return 0;
     const tcp_interface_t *interface = &choice->chosen[own];
     /* A wish: with it two interfaces in one network work too; old kernels want privileges for it. */
-    (void)setsockopt(caller->fd, SOL_SOCKET, SO_BINDTODEVICE, interface->name, (socklen_t)strlen(interface->name) + 1);
+    if (!is_local(interface, &target->name))
+        (void)setsockopt(caller->fd, SOL_SOCKET, SO_BINDTODEVICE, interface->name, (socklen_t)strlen(interface->name) + 1);
     return bind(caller->fd, &interface->address.any, tcp_name_size(&interface->address)) == 0 ? 0 : errno;
 }
 
