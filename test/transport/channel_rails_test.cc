@@ -229,6 +229,66 @@ TEST(ChannelRails, BytesAreSharedOutByWeight)
     }
 }
 
+/* Nothing is known of how fast they really are: then the weights alone count. */
+TEST(ChannelRails, BytesThatAllPipesTakeAtOnceFollowTheWeights)
+{
+    Options options = rails(2);
+    options.capacity = 8 << 20;
+    options.whole = true;
+    Couple couple(12, options);
+    channel_weigh(couple.channel[0], 0, 1000), channel_weigh(couple.channel[0], 1, 300);
+    constexpr size_t LENGTH = 1 << 20;
+    auto send = post_send(couple.channel[0], KEY, pattern(LENGTH, 6)), recv = post_recv(couple.channel[1], KEY, LENGTH);
+    for (int round = 0; round < 4; round++) { /* the grant reaches the sender */
+        channel_write(couple.channel[1], 0, 1 << 20), channel_read(couple.channel[0], 0, 1 << 20);
+        if (round < 2) continue;
+        for (int i = 0; i < 200; i++) channel_write(couple.channel[0], i % 2, 1 << 16);
+    }
+    double first = static_cast<double>(couple.stream(0, 0).bytes.size()), second = static_cast<double>(couple.stream(0, 1).bytes.size());
+    EXPECT_GE(first + second, static_cast<double>(LENGTH));
+    EXPECT_NEAR(first / (first + second), 1000.0 / 1300.0, 1.0 / 16) << "to a piece";
+    ASSERT_TRUE(couple.run([&] { return send->done() && recv->done(); }));
+    EXPECT_TRUE(recv->content() == pattern(LENGTH, 6));
+}
+
+/* What was read of a small message has found its recv, or its place among those that wait; the rest comes by another pipe. */
+TEST(ChannelRails, ASmallMessageThatIsCutGoesOnWhereItWas)
+{
+    for (int kind = 0; kind < 3; kind++) { /* its recv was there, its recv comes later, a notice */
+        Options options = rails(2);
+        options.whole = true;
+        Couple couple(21, options);
+        std::string first = pattern(1000, 1), second = pattern(1000, 2);
+        MessagePtr recvs[2], sends[2];
+        if (kind == 0) recvs[0] = post_recv(couple.channel[1], KEY, 1000), recvs[1] = post_recv(couple.channel[1], KEY, 1000);
+        for (int i = 0; i < 2; i++) {
+            const std::string &text = i ? second : first;
+            if (kind < 2) sends[i] = post_send(couple.channel[0], KEY, text);
+            else ASSERT_EQ(QUOIT_OK, channel_notify(couple.channel[0], text.data(), text.size()));
+        }
+        channel_write(couple.channel[0], 0, 1 << 20);
+        couple.stream(0, 0).bytes.resize(FRAME_HEADER_SIZE + 300);
+        channel_read(couple.channel[1], 0, 1 << 20);
+        give_up(couple, 1, 0);
+        couple.settle();
+        if (kind == 1) recvs[0] = post_recv(couple.channel[1], KEY, 1000), recvs[1] = post_recv(couple.channel[1], KEY, 1000);
+        for (int i = 0; i < 2; i++) {
+            const std::string &text = i ? second : first;
+            const void *data = nullptr;
+            size_t length = 0;
+            if (kind == 2) {
+                ASSERT_TRUE(channel_next_notice(couple.channel[1], &data, &length)) << i;
+                EXPECT_TRUE(std::string(static_cast<const char *>(data), length) == text) << i;
+            } else {
+                ASSERT_EQ(QUOIT_OK, recvs[i]->transfer.status) << "kind " << kind << " message " << i;
+                EXPECT_TRUE(recvs[i]->content() == text) << "kind " << kind << " message " << i;
+            }
+        }
+        EXPECT_EQ(QUOIT_OK, channel_status(couple.channel[0])) << error_text();
+        EXPECT_EQ(QUOIT_OK, channel_status(couple.channel[1])) << error_text();
+    }
+}
+
 TEST(ChannelRails, ASmallMessageUsesOnePipe)
 {
     Couple couple(5, rails(2));
