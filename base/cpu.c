@@ -165,3 +165,19 @@ size_t cpu_cache_size(void)
     long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
     return size > 0 ? (size_t)size : (size_t)32 << 20;
 }
+
+bool cpu_list_meets(const char *list, const cpu_set_t *allowed)
+{
+    const char *at = list;
+    while (*at) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (end == at) return false;
+        if (*end == '-') last = strtol(end + 1, &end, 10);
+        for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET((size_t)cpu, allowed)) return true;
+        at = *end == ',' ? end + 1 : end;
+        if (*end != ',' && *end != '\0') return false;
+    }
+    return false;
+}

@@ -3,6 +3,8 @@
 #ifndef QUOIT_BASE_CPU_H
 #define QUOIT_BASE_CPU_H
 
+#include <sched.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /** Whole processors this process may use: the least of online, affinity, and the cgroup's cpu.max (v2) or quota (v1), at least 1. */
@@ -11,6 +13,9 @@ int cpu_count(void);
 int cpu_parse_max(const char *text);
 /** Bytes of the last-level cache, a guess of 32 MiB when unknown. */
 size_t cpu_cache_size(void);
+
+/** Does the list "0-3,8" name a processor of the set? */
+bool cpu_list_meets(const char *list, const cpu_set_t *allowed);
 
 static inline void cpu_relax(void)
 {

@@ -7,6 +7,9 @@
  *   every rank   gets  roster; tries to attach the memory of those on its kernel; sets proof/<incarnation>/<rank>
  *   rank 0       gets  all proofs, sets hosts/<incarnation>   who shares a host: passing a descriptor worked, both ways
  *   every rank   gets  hosts/<incarnation>
+ *   where hosts might use a transport that may be missing (bootstrap_paths.c):
+ *   every rank   tries it with its neighbours; sets paths/<incarnation>/<rank>
+ *   rank 0       gets  all of them, sets bans/<incarnation>     every rank   gets  bans/<incarnation>
  *
  * The store may hold what an earlier attempt left. A rank whose nonce is not in the roster looks again; rank 0, while proofs are
  * missing, looks whether a record has changed, and then publishes a new roster under a new incarnation; a rank that waits for hosts
@@ -79,7 +82,13 @@ static quoit_status_t make_record(attempt_t *attempt)
         job_address_t *address = &own->address[own->addresses++];
         snprintf(address->transport, sizeof address->transport, "%s", transport->ops->name);
         address->length = (uint16_t)transport->address_length;
+        address->optional = transport->optional && !(transport->ops->flags & QUOIT_TRANSPORT_SAME_HOST);
         memcpy(address->address, transport->address, transport->address_length);
+    }
+    for (int i = 0; i < attempt->engine->lacks && own->lacks < JOB_LACK_CAPACITY; i++) {
+        job_lack_t *lack = &own->lack[own->lacks++];
+        snprintf(lack->transport, sizeof lack->transport, "%s", attempt->engine->lack[i].transport);
+        snprintf(lack->why, sizeof lack->why, "%s", attempt->engine->lack[i].why);
     }
     return random_bytes(&own->nonce, sizeof own->nonce);
 }
@@ -320,7 +329,7 @@ static quoit_status_t try_once(attempt_t *attempt)
     if (status == QUOIT_OK) status = attempt->rank == 0 ? bootstrap_settle_hosts(attempt) : bootstrap_await_hosts(attempt);
     if (status != QUOIT_OK) return status;
     bootstrap_keep_host_mates(attempt);
-    return QUOIT_OK;
+    return bootstrap_try_paths(attempt);
 }
 
 /* A world of one needs nobody. */

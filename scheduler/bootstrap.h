@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_failure.c (word of a failure). */
+/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_paths.c (which transports work), bootstrap_failure.c (word of a failure). */
 #ifndef QUOIT_SCHEDULER_BOOTSTRAP_H
 #define QUOIT_SCHEDULER_BOOTSTRAP_H
 
@@ -40,10 +40,21 @@ quoit_status_t bootstrap_prove_hosts(attempt_t *attempt);
 /** Rank 0: collect the proofs and publish the hosts. Others: wait for the hosts. ERR_AGAIN: a rank started anew. */
 quoit_status_t bootstrap_settle_hosts(attempt_t *attempt);
 quoit_status_t bootstrap_await_hosts(attempt_t *attempt);
+/**
+ * Rank 0: what a rank has set under `prefix`<rank>; its refusal, if it has failed, as the error. ERR_AGAIN: it started anew. *value is to be freed.
+ */
+quoit_status_t bootstrap_collect(attempt_t *attempt, const char *prefix, int rank, void **value, size_t *length);
+/** Others: wait for what rank 0 sets under `key`. ERR_AGAIN: it has published another roster. *value is to be freed. */
+quoit_status_t bootstrap_await(attempt_t *attempt, const char *key, void **value, size_t *length);
 /** Key of a rank's proof. */
 void bootstrap_proof_key(const attempt_t *attempt, int rank, char key[PROOF_KEY]);
 /** Let go of the memory of processes that turned out to live elsewhere. */
 void bootstrap_keep_host_mates(attempt_t *attempt);
+
+/* bootstrap_paths.c */
+
+/** Do transports that may be missing work between neighbours? What does not is banned for the pair, on all ranks alike. */
+quoit_status_t bootstrap_try_paths(attempt_t *attempt);
 
 /* bootstrap_failure.c */
 

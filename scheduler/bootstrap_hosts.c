@@ -229,6 +229,25 @@ static void warn_of_lack(const job_t *job, const lack_t *lack)
              job->peer[rank]->name, other, job->peer[rank]->name, lack[rank].text[0] ? lack[rank].text : "the connection ended");
 }
 
+/* One warning for the job when some ranks have a transport that others wanted and have not: pairs of the two use something else. */
+static void tell_of_mixture(const job_t *job)
+{
+    for (int rank = 0; rank < job->size; rank++) {
+        const job_record_t *record = &job->record[rank];
+        for (int i = 0; i < record->lacks; i++) {
+            int have = 0, without = 0;
+            for (int other = 0; other < job->size; other++) {
+                for (int k = 0; k < job->record[other].addresses; k++) have += strcmp(job->record[other].address[k].transport, record->lack[i].transport) == 0;
+                for (int k = 0; k < job->record[other].lacks; k++) without += strcmp(job->record[other].lack[k].transport, record->lack[i].transport) == 0;
+            }
+            if (have == 0) continue;
+            log_warn("bootstrap", "%s has no transport %s: %s. %d of %d ranks lack it; with those the others use what both have (describe says what)",
+                     job->peer[rank]->name, record->lack[i].transport, record->lack[i].why, without, job->size);
+            return;
+        }
+    }
+}
+
 static void read_lack(const uint8_t *bytes, size_t length, lack_t *lack)
 {
     size_t text = length - 1 < LACK_TEXT ? length - 1 : LACK_TEXT;
@@ -248,25 +267,48 @@ static bool has_changed(attempt_t *attempt, int rank)
 /* Many ranks may wait for long: look less and less often. */
 static int look_later(int pause_ms) { return pause_ms * 2 < LOOK_AGAIN_MS ? pause_ms * 2 : LOOK_AGAIN_MS; }
 
+/* A rank that fails after it has set its proof has put its refusal in the place of that. QUOIT_OK: it has not. */
+static quoit_status_t look_for_refusal(attempt_t *attempt, int rank)
+{
+    char key[PROOF_KEY];
+    void *value = NULL;
+    size_t length = 0;
+    bootstrap_proof_key(attempt, rank, key);
+    attempt->rank_failed = bootstrap_get(attempt, key, 1, &value, &length) == QUOIT_OK && roster_is_refusal(value, length);
+    quoit_status_t status = attempt->rank_failed ? roster_refusal_decode(value, length) : QUOIT_OK;
+    free(value);
+    return status;
+}
+
+quoit_status_t bootstrap_collect(attempt_t *attempt, const char *prefix, int rank, void **value, size_t *length)
+{
+    char key[PROOF_KEY];
+    quoit_status_t status;
+    snprintf(key, sizeof key, "%s%d", prefix, rank);
+    int pause_ms = LOOK_AGAIN_FIRST_MS;
+    while ((status = bootstrap_get(attempt, key, pause_ms, value, length)) == QUOIT_ERR_TIMEOUT) {
+        pause_ms = look_later(pause_ms);
+        if (has_changed(attempt, rank)) return QUOIT_ERR_AGAIN;
+        status = look_for_refusal(attempt, rank);
+        if (status != QUOIT_OK) return status;
+        if (bootstrap_is_over(attempt)) return bootstrap_tell_missing(attempt, prefix, "came but did not go on");
+    }
+    if (status != QUOIT_OK || !roster_is_refusal(*value, *length)) return status;
+    attempt->rank_failed = true;
+    status = roster_refusal_decode(*value, *length);
+    free(*value);
+    *value = NULL;
+    return status;
+}
+
 /* One rank's proof. ERR_AGAIN: it started anew. */
 static quoit_status_t collect_proof(attempt_t *attempt, int rank, uint8_t *bits, size_t length, lack_t *lack)
 {
-    char prefix[64], key[PROOF_KEY];
+    char prefix[64];
     void *value = NULL;
     size_t got = 0;
-    quoit_status_t status;
     snprintf(prefix, sizeof prefix, "quoit/proof/%016llx/", (unsigned long long)attempt->job->id);
-    bootstrap_proof_key(attempt, rank, key);
-    int pause_ms = LOOK_AGAIN_FIRST_MS;
-    while ((status = bootstrap_get(attempt, key, pause_ms, &value, &got)) == QUOIT_ERR_TIMEOUT) {
-        pause_ms = look_later(pause_ms);
-        if (has_changed(attempt, rank)) return QUOIT_ERR_AGAIN;
-        if (bootstrap_is_over(attempt)) return bootstrap_tell_missing(attempt, prefix, "came but did not go on");
-    }
-    if (status == QUOIT_OK && roster_is_refusal(value, got)) {
-        attempt->rank_failed = true;
-        status = roster_refusal_decode(value, got);
-    }
+    quoit_status_t status = bootstrap_collect(attempt, prefix, rank, &value, &got);
     if (status == QUOIT_OK && (got < length + 2 || got > length + 2 + LACK_TEXT || *(uint8_t *)value != 0))
         status = error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the store holds %zu bytes that are no proof of rank %d", got, rank);
     if (status == QUOIT_OK) {
@@ -287,13 +329,17 @@ quoit_status_t bootstrap_settle_hosts(attempt_t *attempt)
     for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++)
         status = collect_proof(attempt, rank, bits + (size_t)rank * length, length, &lack[rank]);
     if (status == QUOIT_OK) {
-        char key[96];
         partition(job, bits, length);
+        status = job_check_joined(job);
+    }
+    if (status == QUOIT_OK) {
+        char key[96];
         roster_hosts_encode(job->host, job->size, hosts);
         snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
         status = bootstrap_set(attempt, key, hosts, (size_t)job->size * 4);
     }
     if (status == QUOIT_OK) warn_of_lack(job, lack);
+    if (status == QUOIT_OK) tell_of_mixture(job);
     free(lack);
     free(hosts);
     free(bits);
@@ -302,28 +348,34 @@ quoit_status_t bootstrap_settle_hosts(attempt_t *attempt)
 
 /* ------------------------------------------------------------------ the others: hosts */
 
-/* ERR_AGAIN: rank 0 has published another roster. */
-quoit_status_t bootstrap_await_hosts(attempt_t *attempt)
+quoit_status_t bootstrap_await(attempt_t *attempt, const char *key, void **value, size_t *length)
 {
-    job_t *job = attempt->job;
-    char key[96];
-    snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
     for (int pause_ms = LOOK_AGAIN_FIRST_MS;; pause_ms = look_later(pause_ms)) {
-        void *value = NULL;
-        size_t length = 0;
-        quoit_status_t status = bootstrap_get(attempt, key, pause_ms, &value, &length);
-        if (status == QUOIT_OK) status = roster_hosts_decode(value, length, job->size, job->host);
-        free(value);
+        quoit_status_t status = bootstrap_get(attempt, key, pause_ms, value, length);
         if (status != QUOIT_ERR_TIMEOUT) return status;
         if (bootstrap_is_over(attempt))
             return error_set(QUOIT_ERR_TIMEOUT, "timed out: rank 0 still waits for other ranks at %s; rank %d waited for it",
                              store_description(attempt->store), attempt->rank);
-        uint64_t id = job->id;
-        if (bootstrap_get(attempt, "quoit/roster", 1, &value, &length) != QUOIT_OK) continue;
-        bool other = roster_is_other(value, length, id);
-        free(value);
+        void *roster = NULL;
+        size_t roster_length = 0;
+        if (bootstrap_get(attempt, "quoit/roster", 1, &roster, &roster_length) != QUOIT_OK) continue;
+        bool other = roster_is_other(roster, roster_length, attempt->job->id);
+        free(roster);
         if (other) return QUOIT_ERR_AGAIN;
     }
+}
+
+quoit_status_t bootstrap_await_hosts(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    char key[96];
+    void *value = NULL;
+    size_t length = 0;
+    snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
+    quoit_status_t status = bootstrap_await(attempt, key, &value, &length);
+    if (status == QUOIT_OK) status = roster_hosts_decode(value, length, job->size, job->host);
+    free(value);
+    return status;
 }
 
 void bootstrap_keep_host_mates(attempt_t *attempt)

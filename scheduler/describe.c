@@ -5,19 +5,54 @@
 #include "scheduler/comm.h"
 #include "scheduler/memory.h"
 
-static void edge_texts(quoit_comm_t *comm, int rank, const char **description, uint64_t *sent, uint64_t *received)
+#include <stdio.h>
+#include <string.h>
+
+enum { EDGE_TEXT = 512 };
+
+/* What joins us to a rank, and where it is not what was wanted, why. */
+static void edge_texts(quoit_comm_t *comm, int rank, char description[EDGE_TEXT], uint64_t *sent, uint64_t *received)
 {
+    char chosen[300] = "";
+    const char *edge;
     peer_t *peer = comm->job->peer[comm->job_rank[rank]];
     *sent = *received = 0;
-    *description = rank == comm->rank ? "self" : peer->map ? "shm" : "not connected";
-    if (rank == comm->rank || !peer->message) return;
-    const quoit_transport_ops_t *ops = peer->message->transport->ops;
-    *description = ops->describe(peer->message);
-    ops->count(peer->message, sent, received);
+    edge = rank == comm->rank ? "self" : peer->map ? "shm" : "not connected";
+    if (rank != comm->rank && peer->message) {
+        edge = peer->message->transport->ops->describe(peer->message);
+        peer->message->transport->ops->count(peer->message, sent, received);
+    }
+    if (rank != comm->rank && !peer->map) job_explain_transport(comm->job, comm->job_rank[rank], chosen, sizeof chosen);
+    const char *why = strchr(chosen, ' '); /* the name alone says nothing new */
+    if (why && !peer->message) why = chosen;
+    snprintf(description, EDGE_TEXT, "%s%s%s", edge, why && !peer->message ? ", " : "", why ? why : "");
 }
 
 /* "off", "psk", "certificates": of all ranks, see scheduler/bootstrap.c */
 static const char *tls_mode(void) { return setting_string(SETTING_TLS); }
+
+/* ": eth0 25000 Mb/s at NUMA node 1, eth1" */
+static void append_nics(text_t *text, const machine_t *machine)
+{
+    for (int i = 0; i < machine->nics; i++) {
+        const machine_nic_t *nic = &machine->nic[i];
+        text_append(text, "%s %s", i ? "," : ":", nic->name);
+        if (nic->mbps > 0) text_append(text, " %u Mb/s", nic->mbps);
+        if (nic->numa_node >= 0 && machine->numa_nodes > 1) text_append(text, " at NUMA node %d", nic->numa_node);
+    }
+}
+
+static void append_nics_json(text_t *text, const machine_t *machine)
+{
+    text_append(text, ", \"nics\": [");
+    for (int i = 0; i < machine->nics; i++) {
+        const machine_nic_t *nic = &machine->nic[i];
+        text_append(text, "%s{\"name\": ", i ? ", " : "");
+        text_append_json(text, nic->name);
+        text_append(text, ", \"mbps\": %u, \"numa_node\": %d, \"near\": %s}", nic->mbps, nic->numa_node, nic->near ? "true" : "false");
+    }
+    text_append(text, "]");
+}
 
 static void describe_text(quoit_comm_t *comm, text_t *text)
 {
@@ -30,12 +65,14 @@ static void describe_text(quoit_comm_t *comm, text_t *text)
     char error[ERROR_TEXT_CAPACITY];
     if (quoit_comm_error(comm, error, sizeof error) != QUOIT_OK) text_append(text, "failed: %s\n", error);
     for (int host = 0; host < comm->topology->hosts; host++) {
-        text_append(text, "host %d\n", host);
+        text_append(text, "host %d", host);
+        append_nics(text, &comm->job->record[comm->job_rank[topology_leader(comm->topology, host)]].machine);
+        text_append(text, "\n");
         for (int member = 0; member < comm->topology->host_size[host]; member++) {
             int rank = topology_rank(comm->topology, host, member);
-            const char *edge;
+            char edge[EDGE_TEXT];
             uint64_t sent, received;
-            edge_texts(comm, rank, &edge, &sent, &received);
+            edge_texts(comm, rank, edge, &sent, &received);
             text_append(text, "  %s: %s", comm_rank_name(comm, rank), edge);
             if (sent || received)
                 text_append(text, ", %llu bytes sent, %llu received", (unsigned long long)sent, (unsigned long long)received);
@@ -67,14 +104,16 @@ static void describe_json(quoit_comm_t *comm, text_t *text)
                 (unsigned long long)comm->finished, (unsigned long long)shared, (unsigned long long)comm->copied, (unsigned long long)comm->in_place);
     for (int rank = 0; rank < comm->size; rank++) {
         const job_record_t *record = &comm->job->record[comm->job_rank[rank]];
-        const char *edge;
+        char edge[EDGE_TEXT];
         uint64_t sent, received;
-        edge_texts(comm, rank, &edge, &sent, &received);
+        edge_texts(comm, rank, edge, &sent, &received);
         text_append(text, "%s{\"rank\": %d, \"host\": %d, \"hostname\": ", rank ? ", " : "", rank, comm->topology->host[rank]);
         text_append_json(text, record->host);
         text_append(text, ", \"pid\": %d, \"cores\": %d, \"edge\": ", record->pid, record->machine.cores);
         text_append_json(text, edge);
-        text_append(text, ", \"sent\": %llu, \"received\": %llu}", (unsigned long long)sent, (unsigned long long)received);
+        text_append(text, ", \"sent\": %llu, \"received\": %llu", (unsigned long long)sent, (unsigned long long)received);
+        append_nics_json(text, &record->machine);
+        text_append(text, "}");
     }
     text_append(text, "]}");
 }

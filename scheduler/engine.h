@@ -49,6 +49,7 @@ typedef struct engine_transport {
     quoit_transport_t *transport;
     uint8_t address[QUOIT_ADDRESS_CAPACITY];
     size_t address_length;
+    bool optional; /* the setting lets this process do without it */
 } engine_transport_t;
 
 struct engine {
@@ -81,6 +82,11 @@ struct engine {
     int transports;
     engine_transport_t *map;     /* the MAP transport, NULL when there is none */
     char map_lack[256];          /* why there is none though settings allow one; "" otherwise */
+    struct {
+        const char *transport;
+        char why[160];
+    } lack[2];                   /* of transports that leave the host: those that were wanted and are not here */
+    int lacks;
     table_t *peers;              /* process id -> peer_t */
     table_t *comms;              /* {0, communicator id} -> quoit_comm_t */
     list_t active;               /* communicators with unfinished operations */

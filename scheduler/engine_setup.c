@@ -80,31 +80,47 @@ close_transport:
     return status;
 }
 
+/* Other ranks are told, so that they know why this one uses something else with them. */
+static void note_lack(engine_t *engine, const char *transport)
+{
+    char prefix[96];
+    const char *text = error_text();
+    snprintf(prefix, sizeof prefix, "transport %s cannot be used: ", transport);
+    size_t skip = strlen(prefix);
+    if (strncmp(text, prefix, skip) == 0) text += skip;
+    if (engine->lacks >= (int)(sizeof engine->lack / sizeof *engine->lack)) return;
+    snprintf(engine->lack[engine->lacks].why, sizeof engine->lack[0].why, "%s", text);
+    engine->lack[engine->lacks++].transport = transport;
+}
+
 static quoit_status_t open_transports(engine_t *engine)
 {
     const quoit_transport_ops_t *list[REGISTRY_CAPACITY];
+    bool optional[REGISTRY_CAPACITY];
     char lacks[ERROR_TEXT_CAPACITY] = "";
     int count = 0, usable = 0;
-    quoit_status_t status = transport_registry_list(list, &count);
+    quoit_status_t status = transport_registry_list(list, optional, &count);
     if (status != QUOIT_OK) return status;
-    bool automatic = strcmp(setting_string(SETTING_TRANSPORT), "auto") == 0;
     for (int i = 0; i < count; i++) {
         status = open_transport(engine, list[i]);
         if (status == QUOIT_OK) {
             usable += list[i] != &transport_self;
+            engine->transport[engine->transports - 1].optional = optional[i];
             continue;
         }
         /* One that was not asked for by name may be missing; bad settings are an error in any case. */
-        if (!automatic || status == QUOIT_ERR_INVALID) return status;
+        if (!optional[i] || status == QUOIT_ERR_INVALID) return status;
         size_t length = strlen(lacks);
         snprintf(lacks + length, sizeof lacks - length, "%s%.300s", length > 0 ? "; " : "", error_text());
         /* Shared memory is missed only where there are host mates: bootstrap_hosts.c warns, once a job. */
         if (list[i]->flags & QUOIT_TRANSPORT_MAP)
             snprintf(engine->map_lack, sizeof engine->map_lack, "%s", error_text());
-        else if (status != QUOIT_ERR_NOT_FOUND)
+        else
+            note_lack(engine, list[i]->name);
+        if (!(list[i]->flags & QUOIT_TRANSPORT_MAP) && status != QUOIT_ERR_NOT_FOUND)
             log_warn("engine", "going on without transport %s: %s", list[i]->name, error_text());
     }
-    if (usable == 0 && automatic) return error_set(QUOIT_ERR_NOT_FOUND, "no transport can be used: %s", lacks);
+    if (usable == 0 && lacks[0]) return error_set(QUOIT_ERR_NOT_FOUND, "no transport can be used: %s", lacks);
     for (int i = 0; i < engine->transports; i++) /* its place is fixed from here on */
         if (!engine->map && engine->transport[i].ops->flags & QUOIT_TRANSPORT_MAP) engine->map = &engine->transport[i];
     return QUOIT_OK;

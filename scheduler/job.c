@@ -11,6 +11,8 @@
 
 /* ------------------------------------------------------------------ endpoints */
 
+enum { MANY_TRANSPORTS = 128 };
+
 static const job_address_t *address_of(const job_record_t *record, const char *transport)
 {
     for (int i = 0; i < record->addresses; i++)
@@ -31,6 +33,71 @@ quoit_status_t job_connect(job_t *job, int rank, engine_transport_t *transport, 
     return transport->ops->connect(transport->transport, &peer, endpoint);
 }
 
+/* Joins only processes that share a host; known of transports that are loaded here, and of no other. */
+static bool is_of_one_host(const char *name)
+{
+    const quoit_transport_ops_t *ops = transport_registry_find(name);
+    return ops && ops->flags & QUOIT_TRANSPORT_SAME_HOST;
+}
+
+static const job_ban_t *ban_of(const job_t *job, int a, int b, const char *transport)
+{
+    for (int i = 0; i < job->bans; i++) {
+        const job_ban_t *ban = &job->ban[i];
+        if (ban->one == (a < b ? a : b) && ban->other == (a < b ? b : a) && (!transport || strcmp(ban->transport, transport) == 0)) return ban;
+    }
+    return NULL;
+}
+
+const job_address_t *job_transport_after(const job_t *job, int a, int b, bool mates, const job_address_t *address)
+{
+    const job_record_t *lower = &job->record[a < b ? a : b], *higher = &job->record[a < b ? b : a];
+    for (int i = address ? (int)(address - lower->address) + 1 : 0; i < lower->addresses; i++) {
+        const char *name = lower->address[i].transport;
+        if (strcmp(name, transport_self.name) == 0 || (!mates && is_of_one_host(name))) continue;
+        if (address_of(higher, name) && !ban_of(job, a, b, name)) return &lower->address[i];
+    }
+    return NULL;
+}
+
+const job_address_t *job_transport(const job_t *job, int a, int b, bool mates) { return job_transport_after(job, a, b, mates, NULL); }
+
+static const job_lack_t *lack_of(const job_record_t *record, const char *transport)
+{
+    for (int i = 0; i < record->lacks; i++)
+        if (strcmp(record->lack[i].transport, transport) == 0) return &record->lack[i];
+    return NULL;
+}
+
+/* The first that `one` has or wanted, and `other` wanted and has not. */
+static const job_lack_t *lack_beside(const job_record_t *one, const job_record_t *other, const char *chosen)
+{
+    for (int i = 0; i < one->addresses && strcmp(one->address[i].transport, chosen) != 0; i++) {
+        const job_lack_t *lack = lack_of(other, one->address[i].transport);
+        if (lack) return lack;
+    }
+    return NULL;
+}
+
+const char *job_explain_transport(const job_t *job, int rank, char *text, size_t capacity)
+{
+    const job_record_t *own = &job->record[job->rank], *other = &job->record[rank];
+    bool mates = job->peer[rank]->map;
+    const job_address_t *address = rank == job->rank ? NULL : job_transport(job, job->rank, rank, mates);
+    const char *name = rank == job->rank ? transport_self.name : address ? address->transport : NULL;
+    const job_ban_t *ban = ban_of(job, job->rank, rank, NULL);
+    const job_lack_t *theirs = name && rank != job->rank ? lack_beside(own, other, name) : NULL;
+    const job_lack_t *ours = name && rank != job->rank && !theirs ? lack_beside(other, own, name) : NULL;
+    const job_lack_t *lack = theirs ? theirs : ours;
+    snprintf(text, capacity, "%s", name ? name : "nothing in common");
+    size_t used = strlen(text);
+    if (ban && used < capacity)
+        snprintf(text + used, capacity - used, " (%s does not work between the two: %s)", ban->transport, ban->why);
+    else if (lack && used < capacity)
+        snprintf(text + used, capacity - used, " (rank %d has no %s: %s)", theirs ? rank : job->rank, lack->transport, lack->why);
+    return text;
+}
+
 quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint)
 {
     return job_endpoint_within(job, rank, (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), endpoint);
@@ -43,23 +110,68 @@ quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_e
         *endpoint = peer->message;
         return QUOIT_OK;
     }
-    engine_t *engine = job->engine;
-    for (int i = 0; i < engine->transports; i++) {
-        engine_transport_t *transport = &engine->transport[i];
-        bool self = transport->ops == &transport_self, same_host = transport->ops->flags & QUOIT_TRANSPORT_SAME_HOST;
-        if (!(transport->ops->flags & QUOIT_TRANSPORT_MESSAGE) || self != (rank == job->rank)) continue;
-        if (same_host && !self && !peer->map) continue;
-        quoit_status_t status = job_connect(job, rank, transport, timeout_ms, &peer->message);
-        if (status == QUOIT_ERR_NOT_FOUND) continue; /* the peer does not offer it */
-        if (status == QUOIT_OK) *endpoint = peer->message;
-        return status;
+    const job_address_t *address = rank == job->rank ? NULL : job_transport(job, job->rank, rank, peer->map);
+    const char *name = rank == job->rank ? transport_self.name : address ? address->transport : NULL;
+    engine_transport_t *transport = name ? engine_find_transport(job->engine, name) : NULL;
+    quoit_status_t status = transport ? job_connect(job, rank, transport, timeout_ms, &peer->message) : QUOIT_ERR_NOT_FOUND;
+    if (status == QUOIT_ERR_NOT_FOUND) return job_cannot_join(job, job->rank, rank);
+    if (status == QUOIT_OK) *endpoint = peer->message;
+    return status;
+}
+
+/* ------------------------------------------------------------------ ranks that nothing joins */
+
+/* "shm, tcp; not verbs: there is no RDMA device" */
+static void list_transports(const job_record_t *record, char *text, size_t capacity)
+{
+    snprintf(text, capacity, "nothing");
+    size_t used = 0;
+    for (int i = 0; i < record->addresses && used < capacity; i++) {
+        if (strcmp(record->address[i].transport, transport_self.name) == 0) continue;
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", record->address[i].transport);
     }
-    char ours[128] = "";
-    for (int i = 0; i < engine->transports; i++) {
-        size_t length = strlen(ours);
-        snprintf(ours + length, sizeof ours - length, "%s%s", length ? ", " : "", engine->transport[i].ops->name);
+    used = strlen(text);
+    for (int i = 0; i < record->lacks && used < capacity; i++)
+        used += (size_t)snprintf(text + used, capacity - used, "; not %s: %s", record->lack[i].transport, record->lack[i].why);
+}
+
+quoit_status_t job_cannot_join(const job_t *job, int one, int other)
+{
+    const job_record_t *a = &job->record[one], *b = &job->record[other];
+    char first[400], second[400];
+    list_transports(a, first, sizeof first);
+    list_transports(b, second, sizeof second);
+    return error_set(QUOIT_ERR_NETWORK,
+                     "no transport joins rank %d (%s, pid %d; it has %s) and rank %d (%s, pid %d; it has %s); QUOIT_TRANSPORT must name one that both hosts can use",
+                     a->rank, a->host, a->pid, first, b->rank, b->host, b->pid, second);
+}
+
+/* Bit i: the record has the i-th of `name`, to which its own are added. */
+static void name_transports(const job_record_t *record, const char *name[MANY_TRANSPORTS], int *names, uint64_t has[2])
+{
+    has[0] = has[1] = 0;
+    for (int i = 0; i < record->addresses; i++) {
+        int at = 0;
+        if (strcmp(record->address[i].transport, transport_self.name) == 0 || is_of_one_host(record->address[i].transport)) continue;
+        while (at < *names && strcmp(name[at], record->address[i].transport) != 0) at++;
+        if (at == MANY_TRANSPORTS) continue;
+        if (at == *names) name[(*names)++] = record->address[i].transport;
+        has[at / 64] |= (uint64_t)1 << at % 64;
     }
-    return error_set(QUOIT_ERR_NETWORK, "no transport joins this process to %s; here are %s (QUOIT_TRANSPORT)", peer->name, ours);
+}
+
+quoit_status_t job_check_joined(const job_t *job)
+{
+    const char *name[MANY_TRANSPORTS];
+    int names = 0, one = -1, other = -1;
+    uint64_t(*has)[2] = calloc((size_t)job->size, sizeof *has);
+    if (!has) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: transports of %d ranks", job->size);
+    for (int rank = 0; rank < job->size; rank++) name_transports(&job->record[rank], name, &names, has[rank]);
+    for (int rank = 1; rank < job->size && other < 0; rank++)
+        for (int first = 0; first < rank && other < 0; first++)
+            if (job->host[first] != job->host[rank] && !(has[first][0] & has[rank][0]) && !(has[first][1] & has[rank][1])) one = first, other = rank;
+    free(has);
+    return other < 0 ? QUOIT_OK : job_cannot_join(job, one, other);
 }
 
 /* ------------------------------------------------------------------ end */
@@ -72,6 +184,7 @@ void job_release(job_t *job)
     for (int i = 0; job->peer && i < job->size; i++) engine_peer_release(job->peer[i]);
     memset(job->secret, 0, sizeof job->secret);
     table_destroy(job->groups);
+    free(job->ban);
     free(job->peer);
     free(job->record);
     free(job->host);

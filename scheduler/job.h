@@ -13,11 +13,18 @@ enum { JOB_SECRET_SIZE = 32, JOB_HOST_CAPACITY = 64 };
 
 typedef struct job_address {
     char transport[16];
+    bool optional;   /* joins hosts, and this rank can do without it */
     uint16_t length;
     uint8_t address[QUOIT_ADDRESS_CAPACITY];
 } job_address_t;
 
-enum { JOB_ADDRESS_CAPACITY = 4 };
+enum { JOB_ADDRESS_CAPACITY = 8, JOB_LACK_CAPACITY = 2 };
+
+/** A transport that was wanted and that this process goes on without. */
+typedef struct job_lack {
+    char transport[16];
+    char why[160];
+} job_lack_t;
 
 /** What a rank says of itself. */
 typedef struct job_record {
@@ -32,8 +39,17 @@ typedef struct job_record {
     char host[JOB_HOST_CAPACITY];
     char version[16];
     int addresses;
-    job_address_t address[JOB_ADDRESS_CAPACITY];
+    job_address_t address[JOB_ADDRESS_CAPACITY]; /* most wanted first */
+    int lacks;
+    job_lack_t lack[JOB_LACK_CAPACITY];
 } job_record_t;
+
+/** A pair that cannot use a transport although both have it: tried at bootstrap (bootstrap_paths.c), and the same on all ranks. */
+typedef struct job_ban {
+    int one, other; /* one < other */
+    char transport[16];
+    char why[160];
+} job_ban_t;
 
 typedef struct job {
     engine_t *engine;
@@ -45,6 +61,8 @@ typedef struct job {
     int *host;           /* [size] */
     job_record_t *record; /* [size] */
     peer_t **peer;       /* [size] */
+    job_ban_t *ban;      /* owned, [bans] */
+    int bans;
     table_t *groups;     /* how often a group of a name was created: see comm.c */
 } job_t;
 
@@ -59,6 +77,20 @@ void job_release(job_t *job);
 quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint);
 /** The same, with a limit of its own for the connection to stand. */
 quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint);
+
+/**
+ * The transport over which two ranks exchange messages; NULL when they have none in common. A function of what all ranks know alike, and the
+ * same for (a, b) as for (b, a): the first of the lower rank's that the other has, too, and that was not found not to work between them.
+ * `mates`: they share memory.
+ */
+const job_address_t *job_transport(const job_t *job, int a, int b, bool mates);
+/** The one that would be next, were `address` of the lower rank's not to be had. */
+const job_address_t *job_transport_after(const job_t *job, int a, int b, bool mates, const job_address_t *address);
+/**
+ * What this process exchanges messages with a rank over, as text, and why not over what one of the two would have preferred:
+ * "tcp (rank 3 has no verbs: there is no RDMA device)". Returns `text`.
+ */
+const char *job_explain_transport(const job_t *job, int rank, char *text, size_t capacity);
 
 /* Wire form of a record, apart from stores, for tests and fuzzers. */
 size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capacity);

@@ -5,8 +5,12 @@
 
 #include "scheduler/job.h"
 
-enum { JOB_RECORD_CAPACITY = 1024 }; /* bytes that are enough for any record */
+enum { JOB_RECORD_CAPACITY = 2048 }; /* bytes that are enough for any record */
 
+/** ERR_NETWORK, with what each of the two ranks has. */
+quoit_status_t job_cannot_join(const job_t *job, int one, int other);
+/** Once hosts are settled: is there a transport between every two hosts' ranks? ERR_NETWORK names the first two that nothing joins. */
+quoit_status_t job_check_joined(const job_t *job);
 /** Begin a connection to a rank over one transport. ERR_NOT_FOUND (no text): the rank does not offer it. */
 quoit_status_t job_connect(job_t *job, int rank, engine_transport_t *transport, int timeout_ms, quoit_endpoint_t **endpoint);
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 3, RECORD_HEADER = 85 };
+enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 4, RECORD_HEADER = 85, ADDRESS_OPTIONAL = 0x80, NIC_SIZE = 9 };
 
 static uint8_t *put_text(uint8_t *at, const char *text)
 {
@@ -43,9 +43,23 @@ size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capa
     at = put_text(at, record->version);
     for (int i = 0; i < record->addresses; i++) {
         at = put_text(at, record->address[i].transport);
-        *at++ = (uint8_t)record->address[i].length;
+        *at++ = (uint8_t)(record->address[i].length | (record->address[i].optional ? ADDRESS_OPTIONAL : 0));
         memcpy(at, record->address[i].address, record->address[i].length);
         at += record->address[i].length;
+    }
+    *at++ = (uint8_t)record->lacks;
+    for (int i = 0; i < record->lacks; i++) {
+        at = put_text(at, record->lack[i].transport);
+        at = put_text(at, record->lack[i].why);
+    }
+    *at++ = (uint8_t)record->machine.nics;
+    for (int i = 0; i < record->machine.nics; i++) {
+        const machine_nic_t *nic = &record->machine.nic[i];
+        at = put_text(at, nic->name);
+        bytes_put32(at, nic->mbps);
+        bytes_put32(at + 4, (uint32_t)nic->numa_node);
+        at[8] = nic->near;
+        at += NIC_SIZE;
     }
     return (size_t)(at - bytes);
 }
@@ -61,10 +75,41 @@ static const uint8_t *get_text(const uint8_t *at, const uint8_t *end, char *text
 static const uint8_t *get_address(const uint8_t *at, const uint8_t *end, job_address_t *address)
 {
     at = get_text(at, end, address->transport, sizeof address->transport);
-    if (!at || at >= end || *at > QUOIT_ADDRESS_CAPACITY || (size_t)(end - at - 1) < *at) return NULL;
-    address->length = *at;
-    memcpy(address->address, at + 1, *at);
-    return at + 1 + *at;
+    if (!at || at >= end) return NULL;
+    uint8_t length = *at & (uint8_t)~ADDRESS_OPTIONAL;
+    address->optional = *at & ADDRESS_OPTIONAL;
+    if (length > QUOIT_ADDRESS_CAPACITY || (size_t)(end - at - 1) < length) return NULL;
+    address->length = length;
+    memcpy(address->address, at + 1, length);
+    return at + 1 + length;
+}
+
+static const uint8_t *get_lacks(const uint8_t *at, const uint8_t *end, job_record_t *record)
+{
+    if (at >= end || *at > JOB_LACK_CAPACITY) return NULL;
+    record->lacks = *at++;
+    for (int i = 0; at && i < record->lacks; i++) {
+        at = get_text(at, end, record->lack[i].transport, sizeof record->lack[i].transport);
+        if (at) at = get_text(at, end, record->lack[i].why, sizeof record->lack[i].why);
+    }
+    return at;
+}
+
+static const uint8_t *get_nics(const uint8_t *at, const uint8_t *end, machine_t *machine)
+{
+    if (at >= end || *at > MACHINE_NICS) return NULL;
+    machine->nics = *at++;
+    for (int i = 0; at && i < machine->nics; i++) {
+        machine_nic_t *nic = &machine->nic[i];
+        at = get_text(at, end, nic->name, sizeof nic->name);
+        if (!at || end - at < NIC_SIZE) return NULL;
+        nic->mbps = bytes_get32(at);
+        nic->numa_node = (int32_t)bytes_get32(at + 4);
+        if (at[8] > 1) return NULL;
+        nic->near = at[8];
+        at += NIC_SIZE;
+    }
+    return at;
 }
 
 quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *used, job_record_t *record)
@@ -96,6 +141,8 @@ quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *us
     if (at) at = get_text(at, end, record->version, sizeof record->version);
     if (record->addresses > JOB_ADDRESS_CAPACITY) at = NULL;
     for (int i = 0; at && i < record->addresses; i++) at = get_address(at, end, &record->address[i]);
+    if (at) at = get_lacks(at, end, record);
+    if (at) at = get_nics(at, end, &record->machine);
     if (!at) return error_set(QUOIT_ERR_PROTOCOL, "a rank's record in the store is damaged (%zu bytes)", length);
     *used = (size_t)(at - bytes);
     return QUOIT_OK;

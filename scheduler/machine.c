@@ -61,23 +61,6 @@ static uint32_t fastest_interface(void)
 
 /* ---- the kernel */
 
-/* Does the list "0-3,8" name a processor that this process may run on? */
-static bool list_meets(const char *list, const cpu_set_t *allowed)
-{
-    const char *at = list;
-    while (*at) {
-        char *end;
-        long first = strtol(at, &end, 10), last = first;
-        if (end == at) return false;
-        if (*end == '-') last = strtol(end + 1, &end, 10);
-        for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
-            if (CPU_ISSET((size_t)cpu, allowed)) return true;
-        at = *end == ',' ? end + 1 : end;
-        if (*end != ',' && *end != '\0') return false;
-    }
-    return false;
-}
-
 static void ask_kernel(machine_t *machine)
 {
     cpu_set_t allowed;
@@ -92,7 +75,7 @@ static void ask_kernel(machine_t *machine)
         if (sscanf(entry->d_name, "node%d", &number) != 1) continue;
         nodes++;
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", number);
-        if (!read_line(path, list, sizeof list) || !list_meets(list, &allowed)) continue;
+        if (!read_line(path, list, sizeof list) || !cpu_list_meets(list, &allowed)) continue;
         bound++;
         node = number;
     }
@@ -208,6 +191,7 @@ void machine_discover(machine_t *machine, char *source, size_t capacity)
 {
     *machine = (machine_t){
         .cores = cpu_count(), .numa_nodes = 1, .numa_node = -1, .cache = cpu_cache_size(), .nic_mbps = fastest_interface()};
+    machine_discover_nics(machine);
     if (setting_int(SETTING_HWLOC) && ask_hwloc(machine, source, capacity)) return;
     ask_kernel(machine);
     snprintf(source, capacity, "kernel");

@@ -8,6 +8,20 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MACHINE_NICS = 4, MACHINE_NIC_NAME = 16 };
+
+/** A network interface that is up and has an address. */
+typedef struct machine_nic {
+    char name[MACHINE_NIC_NAME];
+    uint32_t mbps;     /* setting INTERFACE_RATES, else the driver's word; 0: unknown */
+    int32_t numa_node; /* where its device is attached; -1: nowhere in particular, or unknown */
+    bool near;         /* this process may run on a processor that is close to it, or all are alike */
+} machine_nic_t;
+
 /** What a process says of the place it runs on (from hwloc, else from the kernel). */
 typedef struct machine {
     int cores;         /* that this process may use (cpu_count) */
@@ -15,8 +29,12 @@ typedef struct machine {
     int numa_node;     /* the one this process is bound to, -1 when it may run on several */
     uint64_t cache;    /* bytes of the last-level cache */
     uint32_t nic_mbps; /* of the fastest interface that is up, 0 unknown */
+    int nics;
+    machine_nic_t nic[MACHINE_NICS]; /* fastest first, at most so many */
 } machine_t;
 
+/** Fills nics and nic: from the interfaces of this network namespace, ethtool, and where their devices are (sysfs). Never fails. */
+void machine_discover_nics(machine_t *machine);
 /** Ask hwloc (setting HWLOC; opened at run time), or without it the kernel. Never fails; `source` tells: "hwloc 2.9.0", "kernel". */
 void machine_discover(machine_t *machine, char *source, size_t capacity);
 

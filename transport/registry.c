@@ -17,8 +17,8 @@
 static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_tcp, &transport_verbs, &transport_ucx, &transport_self};
 
 /*
- * Not in "auto". UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. verbs has no way back to tcp
- * where a port is active and yet no packet gets through, and has not run on a real adapter.
+ * Not in "auto". UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. verbs has not run on a
+ * real adapter.
  */
 static bool only_by_name(const quoit_transport_ops_t *ops) { return ops == &transport_ucx || ops == &transport_verbs; }
 
@@ -156,25 +156,32 @@ static quoit_status_t unknown_name(const char *name)
                      name, names);
 }
 
-static quoit_status_t parse_names(const char *names, const quoit_transport_ops_t **list, int *count)
+/* "tcp", or "verbs?": one that may be missing. */
+static quoit_status_t parse_names(const char *names, const quoit_transport_ops_t **list, bool *optional, int *count)
 {
     for (const char *start = names; *start;) {
         size_t whole = strcspn(start, ","), length = whole, skip = 0;
         while (skip < length && isspace((unsigned char)start[skip])) skip++;
         while (length > skip && isspace((unsigned char)start[length - 1])) length--;
         char name[NAME_CAPACITY];
+        bool may_lack = length > skip && start[length - 1] == '?';
+        length -= may_lack;
         snprintf(name, sizeof name, "%.*s", (int)(length - skip), start + skip);
         const quoit_transport_ops_t *ops = length - skip < sizeof name ? find(registry.all, registry.count, name) : NULL;
         if (!ops) return unknown_name(name);
-        if (!find(list, *count, name)) list[(*count)++] = ops;
+        if (!find(list, *count, name)) {
+            optional[*count] = may_lack;
+            list[(*count)++] = ops;
+        }
         start += whole + (start[whole] == ',');
     }
     return QUOIT_OK;
 }
 
-quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTRY_CAPACITY], int *count)
+quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTRY_CAPACITY], bool *optional, int *count)
 {
     const quoit_transport_ops_t *wanted[REGISTRY_CAPACITY];
+    bool may_lack[REGISTRY_CAPACITY] = {false};
     int wanted_count = 0;
     pthread_mutex_lock(&registry.lock);
     quoit_status_t status = registry_load();
@@ -182,14 +189,21 @@ quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTR
     const char *names = setting_string(SETTING_TRANSPORT);
     if (!*names || strcmp(names, "auto") == 0) {
         for (int i = 0; i < registry.count; i++)
-            if (!only_by_name(registry.all[i])) wanted[wanted_count++] = registry.all[i];
+            if (!only_by_name(registry.all[i])) {
+                may_lack[wanted_count] = true;
+                wanted[wanted_count++] = registry.all[i];
+            }
     } else {
-        status = parse_names(names, wanted, &wanted_count);
+        status = parse_names(names, wanted, may_lack, &wanted_count);
         if (status != QUOIT_OK) goto unlock;
     }
     int kept = 0;
-    for (int i = 0; i < wanted_count; i++)
-        if (wanted[i] != &transport_self) list[kept++] = wanted[i];
+    for (int i = 0; i < wanted_count; i++) {
+        if (wanted[i] == &transport_self) continue;
+        if (optional) optional[kept] = may_lack[i];
+        list[kept++] = wanted[i];
+    }
+    if (optional) optional[kept] = false;
     list[kept++] = &transport_self;
     *count = kept;
 unlock:

@@ -15,10 +15,11 @@ extern const quoit_transport_ops_t transport_verbs; /* only by name */
 enum { REGISTRY_CAPACITY = 16 };
 
 /**
- * Transports to use, most wanted first; "auto" means plug-ins, shm, verbs, tcp (self always belongs to it, at the end). Loads plug-ins on the first call.
+ * Transports to use, most wanted first; "auto" means plug-ins, shm, tcp (self always belongs to it, at the end). Loads plug-ins on the first call.
+ * optional[i] (where not NULL is given): this process may go on without list[i]. So it is with all of "auto", and with a name that ends in "?".
  * ERR_INVALID for a name there is none of (listing those there are), for a shared object that cannot be loaded or whose ABI differs.
  */
-quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTRY_CAPACITY], int *count);
+quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTRY_CAPACITY], bool *optional, int *count);
 /** NULL when there is none of that name. */
 const quoit_transport_ops_t *transport_registry_find(const char *name);
 /** The environment for a transport: settings, log, error text. `host` is borrowed. */

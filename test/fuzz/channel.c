@@ -32,6 +32,7 @@ typedef struct world {
     message_t message[TRANSFERS];
     void *writing[WRITES]; /* sends that the direct path writes */
     int exposed;
+    bool rails;
 } world_t;
 
 static quoit_status_t pipe_write(void *pointer, const struct iovec *iov, int count, size_t *written)
@@ -144,7 +145,7 @@ static void peer_frame(world_t *world, fuzz_input_t *input)
 {
     static const uint8_t payload[8192];
     uint8_t kind = fuzz_byte(input), header[FRAME_HEADER_SIZE], trailer = 1;
-    frame_t frame = {.type = (frame_type_t)(kind % FRAME_TYPE_END), .key = draw_key(input)};
+    frame_t frame = {.type = (frame_type_t)(kind % (world->rails ? FRAME_TYPE_END : FRAME_PATH + 1)), .key = draw_key(input)};
     memory_pipe_t *pipe = &world->pipe[kind >> 7];
     frame.total = draw_length(input);
     switch (frame.type) {
@@ -173,6 +174,11 @@ static void peer_frame(world_t *world, fuzz_input_t *input)
         frame.total = 0;
         break;
     case FRAME_PATH: frame.what = fuzz_byte(input); break;
+    case FRAME_RECEIPT:
+    case FRAME_LOST:
+        frame.total = fuzz_byte(input) % 16;
+        frame.offset = frame.type == FRAME_LOST ? fuzz_byte(input) % 3 : 0;
+        break;
     default: break;
     }
     frame_write(&frame, header);
@@ -248,6 +254,11 @@ static void step(world_t *world, fuzz_input_t *input)
     case 12: (void)channel_arrived(world->channel, (uint32_t)(draw_grant(input) & 7) | (uint32_t)(1 + fuzz_byte(input) % 3) << 20); break;
     case 13: direct_written(world, input); break;
     case 14: pipe->ended = true; break;
+    case 15:
+        if (!world->rails) break;
+        error_set(QUOIT_ERR_NETWORK, "the pipe is given up");
+        channel_lose(world->channel, what >> 7, QUOIT_ERR_NETWORK);
+        break;
     default: break;
     }
     channel_read(world->channel, what >> 7, what & 64 ? 1 + fuzz_byte(input) : 1 << 16);
@@ -261,7 +272,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check(world != NULL);
     uint8_t options = fuzz_byte(&input);
     channel_config_t config = {.ops = &memory_pipe_ops, .eager_limit = EAGER, .eager_pool = 4096, .segment_size = SEGMENT,
-                               .direct = options & 1 ? &direct_ops : NULL, .direct_context = world};
+                               .direct = options & 1 ? &direct_ops : NULL, .direct_context = world, .rails = (options & 5) == 4};
+    world->rails = config.rails;
     void *pipes[PIPES];
     for (int i = 0; i < PIPES; i++) {
         pipes[i] = &world->pipe[i];
@@ -269,7 +281,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_check(world->pipe[i].bytes != NULL);
     }
     fuzz_check(channel_create(&config, "the peer", &world->channel) == QUOIT_OK);
-    channel_open(world->channel, NULL, pipes, options & 2 ? PIPES : 1);
+    channel_open(world->channel, NULL, pipes, options & 2 || config.rails ? PIPES : 1);
     for (int i = 0; i < STEPS && fuzz_left(&input) > 0; i++) step(world, &input);
 
     (void)fuzz_check_status(channel_status(world->channel));
@@ -306,5 +318,6 @@ void fuzz_seeds(void)
     fuzz_seed("notices", "\2\1\7\0\3\1\7\0\5\11\11\11", 12);
     fuzz_seed("cancelled", "\2\4\5\7\0\7\1\1\2\5\7\4\5\7\0", 15);
     fuzz_seed("goodbye", "\2\1\10\0\0\201\210\0\0\4\5\2\0", 13);
+    fuzz_seed("rails", "\4\6\5\7\0\12\377\1\3\5\7\10\12\377\212\377\1\13\5\0\1\17\201\14\5\0\1\0\4\5\2\0\1\1\5\2", 36);
     fuzz_seed("direct", "\3\4\5\7\0\1\2\5\7\14\10\0\6\5\7\0\1\103\5\7\10\15\0\1\11\5\0\10", 28);
 }

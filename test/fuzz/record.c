@@ -32,11 +32,19 @@ void fuzz_seeds(void)
     snprintf(record.host, sizeof record.host, "node7");
     snprintf(record.version, sizeof record.version, "0.1.0");
     fuzz_seed("alone", bytes, job_record_encode(&record, bytes, sizeof bytes));
-    static const char *const names[JOB_ADDRESS_CAPACITY] = {"shm", "tcp", "self", "fifteen_letters"};
+    static const char *const names[JOB_ADDRESS_CAPACITY] = {"shm", "tcp", "self", "fifteen_letters", "verbs", "ucx", "pipes", "more"};
     record.addresses = JOB_ADDRESS_CAPACITY;
     for (int i = 0; i < record.addresses; i++) {
-        record.address[i].length = (uint16_t)(i * 37);
+        record.address[i].length = (uint16_t)(i * 16);
         snprintf(record.address[i].transport, sizeof record.address[i].transport, "%s", names[i]);
+    }
+    record.address[1].optional = true;
+    record.lacks = JOB_LACK_CAPACITY;
+    record.machine.nics = MACHINE_NICS;
+    for (int i = 0; i < MACHINE_NICS; i++) record.machine.nic[i] = (machine_nic_t){.name = "eth0", .mbps = 25000, .numa_node = i - 1, .near = i % 2};
+    for (int i = 0; i < record.lacks; i++) {
+        snprintf(record.lack[i].transport, sizeof record.lack[i].transport, "%s", names[4 + i]);
+        snprintf(record.lack[i].why, sizeof record.lack[i].why, "there is no device");
     }
     fuzz_seed("addresses", bytes, job_record_encode(&record, bytes, sizeof bytes));
 }

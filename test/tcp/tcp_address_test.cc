@@ -72,10 +72,10 @@ TEST(TcpAddress, EveryTruncationAndEveryExtensionIsRefused)
 TEST(TcpAddress, FieldsThatCannotBeAreRefused)
 {
     struct { size_t at; std::string value; } cases[] = {
-        {0, std::string(1, 2)}, {0, std::string(1, 0)}, {1, std::string(1, 0)}, {1, std::string(1, 5)}, {1, std::string(1, (char)255)},
+        {0, std::string(1, 3)}, {0, std::string(1, 1)}, {0, std::string(1, 0)}, {1, std::string(1, 0)}, {1, std::string(1, 5)}, {1, std::string(1, (char)255)},
         {2, std::string(1, 0)}, {2, std::string(1, 17)}, {4, std::string(4, '\0')}, {4, std::string(4, (char)255)},
         {8, std::string(4, '\0')}, {8, std::string(4, (char)255)}, {12, std::string(4, '\0')}, {12, std::string(4, (char)255)},
-        {16, std::string(1, 5)}, {17, std::string(2, '\0')}};
+        {16, std::string(1, 5)}, {16, std::string(1, 0x44)}, {17, std::string(2, '\0')}, {23, std::string(2, (char)255)}, {24, std::string(1, 0x08)}};
     std::string good = address_of({name_of("10.1.2.3", 4123)});
     for (auto &one : cases) {
         std::string bytes = good;
@@ -83,6 +83,26 @@ TEST(TcpAddress, FieldsThatCannotBeAreRefused)
         tcp_address_t address;
         EXPECT_EQ(QUOIT_ERR_PROTOCOL, tcp_address_parse(bytes.data(), bytes.size(), &address)) << "byte " << one.at;
         EXPECT_NE(std::string(), error_text());
+    }
+}
+
+TEST(TcpAddress, RailsAndRatesComeBack)
+{
+    for (uint32_t mbps : {0u, 1u, 100u, 1000u, 2047u, 2048u, 10000u, 25000u, 400000u, 10000000u}) {
+        tcp_address_t address = {}, got;
+        address.limits = {8192, 1 << 20, 256 << 10, 2};
+        for (const char *ip : {"10.1.2.3", "fd00::7"}) {
+            address.rail[address.count] = (uint8_t)(3 * address.count);
+            address.mbps[address.count] = mbps;
+            address.names[address.count++] = name_of(ip, 4123);
+        }
+        char bytes[QUOIT_ADDRESS_CAPACITY];
+        size_t length = sizeof bytes;
+        ASSERT_EQ(QUOIT_OK, tcp_address_write(&address, bytes, &length));
+        ASSERT_EQ(QUOIT_OK, tcp_address_parse(bytes, length, &got)) << error_text();
+        EXPECT_EQ(4, tcp_address_rails(&got));
+        EXPECT_EQ(3, got.rail[1]);
+        EXPECT_NEAR(got.mbps[0], mbps, mbps / 1000.0);
     }
 }
 
@@ -96,7 +116,7 @@ TEST(TcpAddress, RandomBytesDoNoHarm)
         if (i % 2) {
             bytes.resize(random() % 120);
             for (auto &byte : bytes) byte = (char)random();
-            if (!bytes.empty() && i % 4 == 1) bytes[0] = 1;
+            if (!bytes.empty() && i % 4 == 1) bytes[0] = 2;
         } else {
             for (size_t n = 1 + random() % 3; n > 0; n--) bytes[random() % bytes.size()] = (char)random();
         }

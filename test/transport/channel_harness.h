@@ -98,6 +98,7 @@ struct Options {
     size_t eager_limit = 1024, eager_pool = 65536, segment_size = 4096, capacity = 1 << 14;
     bool whole = false;
     bool open = true;
+    bool rails = false;
 };
 
 /* The two channels, sides 0 and 1. */
@@ -106,6 +107,7 @@ public:
     Couple(uint64_t seed, const Options &options) : random(seed), options_(options)
     {
         channel_config_t config = {&test_pipe_ops, options.eager_limit, options.eager_pool, options.segment_size};
+        config.rails = options.rails;
         streams_.resize((size_t)options.pipes * 2);
         ends_.resize((size_t)options.pipes * 2);
         for (int i = 0; i < options.pipes; i++) {

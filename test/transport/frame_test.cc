@@ -96,7 +96,8 @@ TEST(Frame, EveryByteOfTheFixedPartIsChecked)
             changed[at] = (uint8_t)value;
             bool good = value == header[at] || (at == 2 && (value == FRAME_ASK || value == FRAME_GRANT || value == FRAME_REFUSE ||
                                                             value == FRAME_DATA || value == FRAME_EAGER || value == FRAME_NOTICE ||
-                                                            value == FRAME_REVOKE || value == FRAME_PATH));
+                                                            value == FRAME_REVOKE || value == FRAME_PATH || value == FRAME_RECEIPT ||
+                                                            value == FRAME_LOST));
             EXPECT_EQ(frame_parse(changed, eager, segment, &result) == QUOIT_OK, good) << "byte " << at << " is " << value;
         }
     }

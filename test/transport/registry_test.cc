@@ -33,7 +33,7 @@ protected:
     {
         const quoit_transport_ops_t *list[REGISTRY_CAPACITY];
         int count = 0;
-        quoit_status_t status = transport_registry_list(list, &count);
+        quoit_status_t status = transport_registry_list(list, NULL, &count);
         if (status != QUOIT_OK) {
             EXPECT_EQ(status, QUOIT_ERR_INVALID);
             return std::string("error: ") + error_text();

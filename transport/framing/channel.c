@@ -3,7 +3,7 @@
  * A channel's life: made without pipes, opened, failed or said goodbye to, destroyed; cancelling a communicator; notices.
  */
 #include "base/hash.h"
-#include "transport/framing/channel_internal.h"
+#include "transport/framing/channel_rails.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +28,10 @@ quoit_status_t channel_create(const channel_config_t *config, const char *name, 
     list_init(&fresh->free_stages);
     for (int i = 0; i < CHANNEL_BLOCK_CLASSES; i++) list_init(&fresh->free_blocks[i]);
     for (int i = 0; i < CHANNEL_MAX_PIPES; i++) list_init(&fresh->outlets[i].stages);
+    if (config->rails && channel_rails_create(fresh) != QUOIT_OK) {
+        free(fresh);
+        return QUOIT_ERR_NO_MEMORY;
+    }
     *channel = fresh;
     return QUOIT_OK;
 }
@@ -46,11 +50,13 @@ void channel_open(channel_t *channel, const char *name, void *const *pipes, int 
         }
     }
     channel->count = count < CHANNEL_MAX_PIPES ? count : CHANNEL_MAX_PIPES;
+    if (channel->rails) channel_rails_open(channel);
 }
 
 void channel_destroy(channel_t *channel)
 {
     if (!channel) return;
+    channel_rails_free(channel);
     channel_memory_free(channel);
     free(channel->text);
     free(channel);
@@ -112,6 +118,7 @@ void channel_fail(channel_t *channel, quoit_status_t status)
     channel->text = strdup(error_text());
     end_everything(channel, false);
     for (int i = 0; i < CHANNEL_MAX_PIPES; i++) channel_outlet_clear(channel, i);
+    if (channel->rails) channel_rails_clear(channel);
 }
 
 quoit_status_t channel_break(channel_t *channel, quoit_status_t status)

@@ -13,6 +13,8 @@
  * A transport that can write into the peer's memory gives direct_ops_t: then a large recv is announced with address and key where
  * that is possible, and the sender writes there instead of cutting the message into segments. Everything else stays as it is.
  *
+ * With *rails* any pipe may be lost and the others go on: see channel_config_t, channel_lose, and channel_rails.c.
+ *
  * After a mismatch the key is of no more use in that direction until its communicator is cancelled: its messages end in ERR_MISMATCH.
  * An eager send that has ended already stays QUOIT_OK. A cancelled communicator stays cancelled: sends and recvs end in ERR_ABORTED.
  */
@@ -56,7 +58,14 @@ typedef struct channel_config {
     size_t eager_limit, eager_pool, segment_size; /* bytes; the same on both sides (part of the transports' address) */
     const direct_ops_t *direct;                   /* NULL: the pipes carry all */
     void *direct_context;
+    bool rails; /* both sides: a pipe that breaks is given up, what it did not deliver goes over the others; sends end when they have arrived. Not with `direct` */
 } channel_config_t;
+
+typedef enum channel_pipe_state {
+    CHANNEL_PIPE_GOOD,
+    CHANNEL_PIPE_SUSPENDED, /* given up here, to be closed; whether the peer lives is not known yet */
+    CHANNEL_PIPE_LOST       /* the peer has given it up too */
+} channel_pipe_state_t;
 
 typedef struct channel channel_t;
 
@@ -68,6 +77,12 @@ void channel_destroy(channel_t *channel); /* NULL is accepted; transfers must ha
 
 /** End every transfer with `status`; all later calls fail with it. The text is this thread's error text, remembered. */
 void channel_fail(channel_t *channel, quoit_status_t status);
+/** Rails: give up a pipe, with this thread's error text as the cause. Its last one, and one of a channel without rails, is the channel's end. */
+void channel_lose(channel_t *channel, int pipe, quoit_status_t status);
+/** Is it still of use? Else close it, and know why not. */
+channel_pipe_state_t channel_pipe_state(const channel_t *channel, int pipe, const char **cause);
+/** Rails: large messages are spread over the pipes in proportion to their weights (rates). */
+void channel_weigh(channel_t *channel, int pipe, uint32_t weight);
 /** QUOIT_OK, or what it failed with (text set for this thread). After the peer's goodbye: ERR_CLOSED. */
 quoit_status_t channel_status(const channel_t *channel);
 

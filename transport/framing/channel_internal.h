@@ -121,8 +121,11 @@ typedef struct inlet {
     bool bye;               /* the peer's goodbye came through this pipe */
 } inlet_t;
 
+typedef struct channel_rails channel_rails_t;
+
 struct channel {
     channel_config_t config;
+    channel_rails_t *rails; /* owned; NULL: no pipe may be lost */
     char name[CHANNEL_NAME_CAPACITY];
     quoit_status_t status;
     char *text; /* owned; why status is not OK */
@@ -135,7 +138,7 @@ struct channel {
     uint64_t sent, received;
 
     list_t active;    /* send_node_t with a grant and bytes that no outlet has yet */
-    list_t writing;   /* send_node_t that the transport writes directly */
+    list_t writing;   /* send_node_t that the transport writes directly; with rails, those that wait for receipts only */
     list_t receiving; /* recv_node_t whose start was seen */
     list_t notices;   /* block_t */
     block_t *shown;   /* the notice that was given out last */

@@ -3,7 +3,7 @@
  * Reading: one state machine a pipe over header, payload, ending byte. Headers and small payloads come through a buffer; the bulk of
  * a payload is read straight to its final place, together with the bytes that follow it, in one call.
  */
-#include "transport/framing/channel_internal.h"
+#include "transport/framing/channel_rails.h"
 
 #include <string.h>
 
@@ -52,7 +52,7 @@ static quoit_status_t bye_arrived(channel_t *channel, inlet_t *inlet)
 {
     inlet->bye = true;
     for (int i = 0; i < channel->count; i++)
-        if (!channel->inlets[i].bye) return QUOIT_OK;
+        if (!channel->inlets[i].bye && !channel->rails) return QUOIT_OK; /* with rails it was said when all had arrived */
     channel_goodbye(channel);
     return QUOIT_OK;
 }
@@ -64,7 +64,8 @@ static quoit_status_t frame_begin(channel_t *channel, inlet_t *inlet)
     quoit_status_t status;
     inlet->recv = NULL;
     inlet->block = NULL;
-    if (inlet != channel->inlets && frame->type != FRAME_DATA && frame->type != FRAME_BYE)
+    if (channel->rails && channel_rails_resume(channel, inlet, &status)) return status;
+    if (!channel->rails && inlet != channel->inlets && frame->type != FRAME_DATA && frame->type != FRAME_BYE)
         return error_set(QUOIT_ERR_PROTOCOL, "frame %s on pipe %d, it belongs to the first", frame_type_name(frame->type),
                          (int)(inlet - channel->inlets));
     switch (frame->type) {
@@ -81,6 +82,11 @@ static quoit_status_t frame_begin(channel_t *channel, inlet_t *inlet)
         return status == QUOIT_OK ? notice_begin(channel, inlet) : status;
     case FRAME_REVOKE: return channel_revoke_arrived(channel, frame);
     case FRAME_PATH: return channel_path_arrived(channel, frame);
+    case FRAME_RECEIPT:
+    case FRAME_LOST:
+        if (!channel->rails) return error_set(QUOIT_ERR_PROTOCOL, "a frame %s on a connection without rails", frame_type_name(frame->type));
+        return frame->type == FRAME_LOST ? channel_rails_lost_arrived(channel, (int)(inlet - channel->inlets), frame)
+                                         : channel_rails_receipt_arrived(channel, (int)(inlet - channel->inlets), frame);
     default: return bye_arrived(channel, inlet);
     }
 }
@@ -93,6 +99,7 @@ static quoit_status_t frame_end(channel_t *channel, inlet_t *inlet, bool good)
     inlet->recv = NULL;
     inlet->block = NULL;
     inlet->phase = INLET_HEADER;
+    if (channel->rails) channel_rails_taken(channel, (int)(inlet - channel->inlets), inlet->frame.type);
     switch (inlet->frame.type) {
     case FRAME_EAGER: return channel_eager_complete(channel, recv, block, &inlet->frame);
     case FRAME_NOTICE:
@@ -206,6 +213,7 @@ int channel_read(channel_t *channel, int pipe, size_t budget)
     if (pipe < 0 || pipe >= channel->count) return 0;
     inlet_t *inlet = &channel->inlets[pipe];
     int handled = 0;
+    if (channel->rails && channel->rails->pipe[pipe].lost) return 0;
     if (channel->failing) channel_break(channel, error_set(QUOIT_ERR_NO_MEMORY, "no memory to tell the peer that a message has ended"));
     while (budget > 0 && channel->status == QUOIT_OK && !inlet->bye) {
         size_t got = 0;
@@ -214,12 +222,13 @@ int channel_read(channel_t *channel, int pipe, size_t budget)
         if (status != QUOIT_OK) {
             if (status == QUOIT_ERR_CLOSED)
                 status = error_set(QUOIT_ERR_PEER, "the connection ended without a goodbye: the peer's process exited or the link was cut");
-            channel_break(channel, status);
+            channel_lose(channel, pipe, status);
             return handled + 1;
         }
         channel->received += got;
         budget -= got < budget ? got : budget;
         handled += 1 + inlet_consume(channel, inlet);
     }
+    if (channel->rails) channel_rails_acknowledge(channel, pipe);
     return handled;
 }

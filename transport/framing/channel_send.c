@@ -4,7 +4,7 @@
  * under way, whose payload is read from the user's memory. Staged bytes go first, but never into the middle of a DATA frame. A pipe
  * takes the next segment when it has nothing left, so the least loaded pipe carries most.
  */
-#include "transport/framing/channel_internal.h"
+#include "transport/framing/channel_rails.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +67,7 @@ static void stages_append(channel_t *channel, outlet_t *outlet, const void *data
 
 quoit_status_t channel_stage(channel_t *channel, int pipe, const frame_t *frame, const void *data, size_t length)
 {
+    if (channel->rails) return channel_rails_stage(channel, frame, data, length);
     outlet_t *outlet = &channel->outlets[pipe];
     bool dead = channel->status != QUOIT_OK && !(channel->goodbye && frame->type == FRAME_BYE);
     if (outlet->bye || dead) return QUOIT_OK; /* nobody will read it */
@@ -163,6 +164,10 @@ static void take_segment(channel_t *channel, outlet_t *outlet)
 
 void channel_outlet_forget(channel_t *channel, const send_node_t *send)
 {
+    if (channel->rails) {
+        channel_rails_forget(channel, send);
+        return;
+    }
     for (int i = 0; i < channel->count; i++) {
         outlet_t *outlet = &channel->outlets[i];
         if (!outlet->busy || outlet->send != send) continue;
@@ -218,6 +223,7 @@ void channel_outlet_clear(channel_t *channel, int pipe)
 bool channel_wants_write(const channel_t *channel, int pipe)
 {
     if (pipe < 0 || pipe >= channel->count) return false;
+    if (channel->rails) return channel_rails_wants_write(channel, pipe);
     if (channel->status != QUOIT_OK && !(channel->goodbye && channel->closing)) return false;
     const outlet_t *outlet = &channel->outlets[pipe];
     return outlet->busy || !list_is_empty(&outlet->stages) || !list_is_empty(&channel->active) ||
@@ -226,6 +232,7 @@ bool channel_wants_write(const channel_t *channel, int pipe)
 
 bool channel_idle(const channel_t *channel)
 {
+    if (channel->rails) return channel_rails_idle(channel);
     if (channel->status != QUOIT_OK) return true;
     if (channel->count == 0) return list_is_empty(&channel->outlets[0].stages) && !channel->closing;
     for (int i = 0; i < channel->count; i++)
@@ -266,6 +273,7 @@ static void fill_gather(channel_t *channel, outlet_t *outlet, gather_t *gather)
 int channel_write(channel_t *channel, int pipe, size_t budget)
 {
     int handled = 0;
+    if (channel->rails) return pipe >= 0 && pipe < channel->count ? channel_rails_write(channel, pipe, budget) : 0;
     while (budget > 0 && channel_wants_write(channel, pipe)) {
         outlet_t *outlet = &channel->outlets[pipe];
         gather_t gather = {.count = 0, .bytes = 0, .budget = budget};

@@ -51,7 +51,7 @@ const char *frame_type_name(frame_type_t type)
     static const char *const names[FRAME_TYPE_END] = {
         [FRAME_EAGER] = "EAGER",   [FRAME_ASK] = "ASK",       [FRAME_GRANT] = "GRANT",   [FRAME_DATA] = "DATA",
         [FRAME_REFUSE] = "REFUSE", [FRAME_CREDIT] = "CREDIT", [FRAME_NOTICE] = "NOTICE", [FRAME_BYE] = "BYE",
-        [FRAME_REVOKE] = "REVOKE", [FRAME_PATH] = "PATH",
+        [FRAME_REVOKE] = "REVOKE", [FRAME_PATH] = "PATH",     [FRAME_RECEIPT] = "RECEIPT", [FRAME_LOST] = "LOST",
     };
     return type > 0 && type < FRAME_TYPE_END ? names[type] : "?";
 }
@@ -74,6 +74,8 @@ static bool lengths_fit(const frame_t *frame, uint64_t eager_limit, uint64_t seg
     case FRAME_BYE:
     case FRAME_REVOKE: return frame->length == 0 && frame->total == 0 && frame->offset == 0;
     case FRAME_PATH: return frame->length == 0;
+    case FRAME_RECEIPT: return frame->length == 0 && frame->offset == 0;
+    case FRAME_LOST: return frame->length == 0 && frame->offset < 256;
     default: return false;
     }
 }

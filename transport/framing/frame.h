@@ -25,6 +25,8 @@ typedef enum frame_type {
     FRAME_BYE,       /* nothing follows; the end of the pipe is no failure */
     FRAME_REVOKE,    /* the direct grant `grant` has ended: what is not written yet must not be written */
     FRAME_PATH,      /* for the transport's direct path: `what`, `grant`, `total`, `offset` are its own (channel.h, direct_ops_t) */
+    FRAME_RECEIPT,   /* rails: `total` frames came whole through this pipe since the beginning */
+    FRAME_LOST,      /* rails: pipe `offset` is given up; `total` frames came whole through it */
     FRAME_TYPE_END
 } frame_type_t;
 

@@ -2,9 +2,10 @@
 /*
  * Packing and parsing of addresses and preambles. All numbers little-endian, IP addresses and nothing else in network order.
  *
- *   address   version 1, count 1, sockets 1, zero 1, eager limit 4, pool 4, segment 4, then per name: family 1 (4 or 6), port 2,
- *             IP address 4 or 16
- *   preamble  "QtPr", version 2, size 2, attempt 8, eager limit 4, pool 4, segment 4, pid 4, host 64 (filled with zeros)
+ *   address   version 1, count 1, sockets 1, zero 1, eager limit 4, pool 4, segment 4, then per name: family (4 or 6) and above it rail 1,
+ *             port 2, IP address 4 or 16, rate 2
+ *   preamble  "QtPr", version 2, size 2, attempt 8, eager limit 4, pool 4, segment 4, pid 4, host 64 (filled with zeros), rails 1, rail 1, zero 2,
+ *             rate 4
  */
 #include "transport/ip/tcp_address.h"
 
@@ -14,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ADDRESS_VERSION = 1, ADDRESS_HEADER = 16, PREAMBLE_VERSION = 1 };
+enum { ADDRESS_VERSION = 2, ADDRESS_HEADER = 16, PREAMBLE_VERSION = 2 };
 
 /* What a peer may ask for: wider than the settings allow, so that a later version may widen those. */
 enum { LEAST_LIMIT = 64, MOST_EAGER = 1 << 20, MOST_POOL = 1 << 30, MOST_SEGMENT = 1 << 26 };
@@ -98,11 +99,30 @@ static quoit_status_t check_limits(const char *what, const tcp_limits_t *limits)
     return QUOIT_OK;
 }
 
-static size_t packed_size(const tcp_name_t *name) { return 3u + (name->any.sa_family == AF_INET6 ? 16 : 4); }
+/* family and rail 1, port 2, IP, rate 2 */
+static size_t packed_size(const tcp_name_t *name) { return 5u + (name->any.sa_family == AF_INET6 ? 16 : 4); }
+
+enum { RATE_BITS = 11, RATE_MOST_SHIFT = 20 };
+
+/* A rate as 11 bits and by how many they are to be shifted. */
+static uint64_t pack_rate(uint32_t mbps)
+{
+    uint32_t shift = 0;
+    while (mbps >> shift >= 1u << RATE_BITS) shift++;
+    return mbps >> shift | shift << RATE_BITS;
+}
+
+int tcp_address_rails(const tcp_address_t *address)
+{
+    int rails = 1;
+    for (int i = 0; i < address->count; i++)
+        if (address->rail[i] >= rails) rails = address->rail[i] + 1;
+    return rails;
+}
 
 quoit_status_t tcp_address_write(const tcp_address_t *address, void *bytes, size_t *length)
 {
-    uint8_t packed[ADDRESS_HEADER + TCP_MAX_ADDRESSES * 19], *at = packed;
+    uint8_t packed[ADDRESS_HEADER + TCP_MAX_ADDRESSES * 21], *at = packed;
     size_t size = ADDRESS_HEADER;
     for (int i = 0; i < address->count; i++) size += packed_size(&address->names[i]);
     if (size > *length) return error_set(QUOIT_ERR_INVALID, "tcp: the address needs %zu bytes, there is room for %zu", size, *length);
@@ -116,10 +136,11 @@ quoit_status_t tcp_address_write(const tcp_address_t *address, void *bytes, size
     for (int i = 0; i < address->count; i++) {
         const tcp_name_t *name = &address->names[i];
         bool v6 = name->any.sa_family == AF_INET6;
-        at = put_number(at, v6 ? 6 : 4, 1);
+        at = put_number(at, (v6 ? 6u : 4u) | (unsigned)address->rail[i] << 4, 1);
         at = put_number(at, tcp_name_port(name), 2);
         memcpy(at, v6 ? (const void *)&name->v6.sin6_addr : (const void *)&name->v4.sin_addr, v6 ? 16 : 4);
         at += v6 ? 16 : 4;
+        at = put_number(at, pack_rate(address->mbps[i]), 2);
     }
     memcpy(bytes, packed, size);
     *length = size;
@@ -127,14 +148,19 @@ quoit_status_t tcp_address_write(const tcp_address_t *address, void *bytes, size
 }
 
 /* One name from at most `left` bytes; its size, 0 when it is none. */
-static size_t parse_name(const uint8_t *at, size_t left, tcp_name_t *name)
+static size_t parse_name(const uint8_t *at, size_t left, tcp_name_t *name, uint8_t *rail, uint32_t *mbps)
 {
     memset(name, 0, sizeof *name);
-    if (left < 3 || (at[0] != 4 && at[0] != 6)) return 0;
-    size_t size = at[0] == 6 ? 19 : 7;
-    uint16_t port = (uint16_t)get_number(at + 1, 2);
-    if (left < size || port == 0) return 0;
-    if (at[0] == 6) {
+    unsigned family = left > 0 ? at[0] & 15 : 0;
+    if (family != 4 && family != 6) return 0;
+    size_t size = family == 6 ? 21 : 9;
+    if (left < size) return 0;
+    uint16_t port = (uint16_t)get_number(at + 1, 2), rate = (uint16_t)get_number(at + size - 2, 2);
+    unsigned shift = rate >> RATE_BITS, least = shift > 0 ? 1u << (RATE_BITS - 1) : 0;
+    *rail = at[0] >> 4;
+    *mbps = (uint32_t)(rate & ((1u << RATE_BITS) - 1)) << (shift <= RATE_MOST_SHIFT ? shift : 0);
+    if (port == 0 || *rail >= TCP_MAX_ADDRESSES || shift > RATE_MOST_SHIFT || (rate & ((1u << RATE_BITS) - 1)) < least) return 0;
+    if (family == 6) {
         name->v6.sin6_family = AF_INET6;
         memcpy(&name->v6.sin6_addr, at + 3, 16);
     } else {
@@ -164,7 +190,7 @@ quoit_status_t tcp_address_parse(const void *bytes, size_t length, tcp_address_t
     if (status != QUOIT_OK) return status;
     size_t offset = ADDRESS_HEADER;
     for (int i = 0; i < parsed.count; i++) {
-        size_t size = parse_name(at + offset, length - offset, &parsed.names[i]);
+        size_t size = parse_name(at + offset, length - offset, &parsed.names[i], &parsed.rail[i], &parsed.mbps[i]);
         if (size == 0) return error_set(QUOIT_ERR_PROTOCOL, "tcp: name %d of %d of an address is damaged", i + 1, parsed.count);
         offset += size;
     }
@@ -188,6 +214,10 @@ void tcp_preamble_write(const tcp_preamble_t *preamble, uint8_t bytes[TCP_PREAMB
     at = put_number(at, preamble->pid, 4);
     memset(at, 0, TCP_HOST_CAPACITY);
     memcpy(at, preamble->host, strnlen(preamble->host, TCP_HOST_CAPACITY - 1));
+    at = put_number(at + TCP_HOST_CAPACITY, preamble->rails, 1);
+    at = put_number(at, preamble->rail, 1);
+    at = put_number(at, 0, 2);
+    put_number(at, preamble->mbps, 4);
 }
 
 quoit_status_t tcp_preamble_parse(const uint8_t bytes[TCP_PREAMBLE_SIZE], tcp_preamble_t *preamble)
@@ -200,8 +230,13 @@ quoit_status_t tcp_preamble_parse(const uint8_t bytes[TCP_PREAMBLE_SIZE], tcp_pr
                                         .eager_pool = (uint32_t)get_number(bytes + 20, 4),
                                         .segment_size = (uint32_t)get_number(bytes + 24, 4),
                                         .sockets = 1}, /* the handshake has told how many */
-                             .pid = (uint32_t)get_number(bytes + 28, 4)};
+                             .pid = (uint32_t)get_number(bytes + 28, 4),
+                             .rails = bytes[96] == 1,
+                             .rail = bytes[97],
+                             .mbps = (uint32_t)get_number(bytes + 100, 4)};
     quoit_status_t status = check_limits("a preamble", &parsed.limits);
+    if (status == QUOIT_OK && (bytes[96] > 1 || parsed.rail >= TCP_MAX_ADDRESSES || (parsed.rail > 0 && !parsed.rails)))
+        status = error_set(QUOIT_ERR_PROTOCOL, "tcp: a preamble for rail %u of %s", parsed.rail, parsed.rails ? "some" : "one");
     if (status != QUOIT_OK) return status;
     for (int i = 0; i < TCP_HOST_CAPACITY - 1 && bytes[32 + i] != 0; i++) {
         uint8_t c = bytes[32 + i];

@@ -16,7 +16,7 @@
 enum {
     TCP_MAX_ADDRESSES = 4, /* 4 of IPv6 still fit QUOIT_ADDRESS_CAPACITY */
     TCP_NAME_CAPACITY = 80, /* "[ffff:...:ffff%4294967295]:65535" and its NUL */
-    TCP_PREAMBLE_SIZE = 96,
+    TCP_PREAMBLE_SIZE = 104,
     TCP_HOST_CAPACITY = 64
 };
 
@@ -37,6 +37,8 @@ typedef struct tcp_address {
     tcp_limits_t limits;
     int count;
     tcp_name_t names[TCP_MAX_ADDRESSES]; /* the one to try first first */
+    uint8_t rail[TCP_MAX_ADDRESSES];     /* number of the rail (network interface) it belongs to; all 0 when there is one */
+    uint32_t mbps[TCP_MAX_ADDRESSES];    /* of that interface; 0: unknown. Told with 11 bits of precision */
 } tcp_address_t;
 
 /** First bytes of a client on each of its sockets, once the handshake is done. */
@@ -44,6 +46,9 @@ typedef struct tcp_preamble {
     uint64_t attempt; /* random; the same on all sockets of one attempt to connect */
     tcp_limits_t limits; /* those in force on this connection */
     uint32_t pid;
+    bool rails;    /* the channel's pipes may be lost one by one (channel_config_t) */
+    uint8_t rail;  /* the server's, that this socket is on */
+    uint32_t mbps; /* of the slower of its two interfaces; 0: unknown */
     char host[TCP_HOST_CAPACITY]; /* printable */
 } tcp_preamble_t;
 
@@ -56,6 +61,8 @@ bool tcp_name_is_link_local(const tcp_name_t *name); /* IPv6 only: those need a 
 
 tcp_limits_t tcp_limits_least(tcp_limits_t a, tcp_limits_t b);
 
+/** Rails of a process: the highest number in its address, and one. */
+int tcp_address_rails(const tcp_address_t *address);
 /** *length is the capacity on entry. */
 quoit_status_t tcp_address_write(const tcp_address_t *address, void *bytes, size_t *length);
 /** ERR_PROTOCOL with a text for anything that is no address of this version. */

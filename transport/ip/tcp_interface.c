@@ -10,8 +10,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -234,6 +237,17 @@ quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, c
     return QUOIT_OK;
 }
 
+static unsigned mask_bits(const struct sockaddr *mask)
+{
+    tcp_name_t name = {0};
+    unsigned bits = 0;
+    if (mask == NULL || (mask->sa_family != AF_INET && mask->sa_family != AF_INET6)) return 0;
+    memcpy(&name, mask, mask->sa_family == AF_INET ? sizeof name.v4 : sizeof name.v6);
+    const uint8_t *ip = name_ip(&name);
+    while (bits < (mask->sa_family == AF_INET ? 32u : 128u) && ip[bits / 8] >> (7 - bits % 8) & 1) bits++;
+    return bits;
+}
+
 quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
 {
     struct ifaddrs *list;
@@ -255,11 +269,33 @@ quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
         interface->flags = entry->ifa_flags;
         memcpy(&interface->address, entry->ifa_addr, family == AF_INET ? sizeof interface->address.v4 : sizeof interface->address.v6);
         tcp_name_set_port(&interface->address, 0);
+        interface->bits = mask_bits(entry->ifa_netmask);
     }
     freeifaddrs(list);
     *all = interfaces;
     *count = found;
     return QUOIT_OK;
+}
+
+bool tcp_interface_reaches(const tcp_interface_t *interface, const tcp_name_t *address)
+{
+    return interface->bits > 0 && interface->address.any.sa_family == address->any.sa_family &&
+           bits_equal(name_ip(&interface->address), name_ip(address), interface->bits);
+}
+
+/* sysfs shows the network namespace in which it was mounted; ethtool that of the socket. */
+uint32_t tcp_interface_rate(const char *name)
+{
+    struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
+    struct ifreq request = {0};
+    memcpy(request.ifr_name, name, strnlen(name, sizeof request.ifr_name - 1));
+    request.ifr_data = (char *)&command;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    bool known = ioctl(fd, SIOCETHTOOL, &request) == 0;
+    close(fd);
+    uint32_t speed = (uint32_t)command.speed_hi << 16 | command.speed;
+    return known && speed != (uint32_t)SPEED_UNKNOWN && speed != UINT16_MAX ? speed : 0;
 }
 
 bool tcp_interface_route(const char *host, tcp_name_t *local)

@@ -19,6 +19,7 @@ typedef struct tcp_interface {
     char name[IF_NAMESIZE];
     unsigned flags; /* IFF_UP, IFF_RUNNING, IFF_LOOPBACK */
     tcp_name_t address; /* port 0 */
+    unsigned bits;      /* of the address that are its network's; 0: unknown */
 } tcp_interface_t;
 
 typedef struct tcp_interface_wish {
@@ -37,6 +38,10 @@ quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, c
                                     tcp_interface_t *chosen, int capacity, int *count);
 /** This machine's. *all is to be freed with free(). */
 quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count);
+/** Is the address in the network that this interface is attached to? */
+bool tcp_interface_reaches(const tcp_interface_t *interface, const tcp_name_t *address);
+/** Megabits a second that the driver tells of, in this network namespace; 0: it does not know. */
+uint32_t tcp_interface_rate(const char *name);
 /** Local address of the route to `host`, when that is a numeric address; false when unknown. Sends nothing. */
 bool tcp_interface_route(const char *host, tcp_name_t *local);
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { WISHED_MOST = 32 };
+
 static quoit_status_t read_size(const quoit_transport_environment_t *environment, const char *name, int64_t fallback, int64_t least,
                                 int64_t most, uint32_t *value)
 {
@@ -70,9 +72,78 @@ static void log_choice(const char *room, const tcp_choice_t *choice, const char 
 {
     char text[TCP_NAME_CAPACITY];
     for (int i = 0; i < choice->count; i++)
-        log_info(room, "address %d of %d: %s of %s%s%s", i + 1, choice->count,
-                 tcp_name_text(&choice->chosen[i].address, text), choice->chosen[i].name, variable != NULL ? ", chosen by " : "",
+        log_info(room, "address %d of %d: %s of %s%s, %u Mb/s%s%s", i + 1, choice->count,
+                 tcp_name_text(&choice->chosen[i].address, text), choice->chosen[i].name, choice->rails > 1 ? ", a rail" : "", choice->mbps[i], variable != NULL ? ", chosen by " : "",
                  variable != NULL ? variable : "");
+}
+
+/* ---- rails */
+
+/* rates: "eth0=1000,eth1=300" */
+quoit_status_t tcp_settings_rate(const char *text, const char *name, uint32_t *mbps)
+{
+    uint32_t told = 0;
+    for (const char *at = text; at != NULL && *at != 0;) {
+        size_t length = strcspn(at, ","), key = strcspn(at, "=,");
+        char *end;
+        unsigned long value = key < length ? strtoul(at + key + 1, &end, 10) : 0;
+        if (key == 0 || key >= length || end != at + length || value < 1 || value > 10000000)
+            return error_set(QUOIT_ERR_INVALID, "QUOIT_INTERFACE_RATES=%s: expected interfaces with their rates in Mb/s, as in eth0=25000,eth1=10000", text);
+        if (strlen(name) == key && strncmp(at, name, key) == 0) told = (uint32_t)value;
+        at += length + (at[length] == ',');
+    }
+    *mbps = told > 0 ? told : tcp_interface_rate(name);
+    return QUOIT_OK;
+}
+
+static int find_interface(const tcp_interface_t *all, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(all[i].name, name) == 0) return i;
+    return -1;
+}
+
+/*
+ * Of all that fit, best first: each interface is a rail, numbered as they come. One address of each, then a second of each, as far as they can
+ * be told.
+ */
+static void choose_rails(const tcp_interface_t *fit, int count, tcp_choice_t *choice)
+{
+    int turn[WISHED_MOST] = {0}, rail[WISHED_MOST], rails = 0;
+    for (int i = 0; i < count; i++) {
+        int first = find_interface(fit, i, fit[i].name);
+        rail[i] = first < 0 ? rails++ : rail[first];
+        for (int k = 0; k < i; k++) turn[i] += rail[k] == rail[i];
+    }
+    choice->count = 0;
+    choice->rails = rails < TCP_MAX_ADDRESSES ? rails : TCP_MAX_ADDRESSES;
+    for (int round = 0; round < count; round++) {
+        for (int i = 0; i < count && choice->count < TCP_MAX_ADDRESSES; i++) {
+            bool second = round > 0 && tcp_name_is_link_local(&fit[i].address); /* nothing that the first does not reach */
+            if (turn[i] != round || second) continue;
+            choice->rail[choice->count] = rail[i];
+            choice->chosen[choice->count++] = fit[i];
+        }
+    }
+}
+
+static quoit_status_t choose(const quoit_transport_environment_t *environment, const tcp_interface_t *all, int count, const tcp_interface_wish_t *wish,
+                             tcp_choice_t *choice)
+{
+    tcp_interface_t fit[WISHED_MOST];
+    int found = 0;
+    bool several = choice->named && wish->pattern[0] != '^';
+    quoit_status_t status = tcp_interface_choose(all, count, wish, fit, several ? WISHED_MOST : TCP_MAX_ADDRESSES, &found);
+    if (status != QUOIT_OK) return status;
+    choice->rails = 1;
+    choice->count = found < TCP_MAX_ADDRESSES ? found : TCP_MAX_ADDRESSES;
+    for (int i = 0; i < choice->count; i++) choice->chosen[i] = fit[i];
+    for (int i = 1; several && i < found; i++)
+        if (strcmp(fit[i].name, fit[0].name) != 0) choice->rails = 2;
+    if (choice->rails > 1) choose_rails(fit, found, choice);
+    for (int i = 0; i < choice->count && status == QUOIT_OK; i++)
+        status = tcp_settings_rate(filled(environment->setting("INTERFACE_RATES")), choice->chosen[i].name, &choice->mbps[i]);
+    return status;
 }
 
 quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, tcp_choice_t *choice)
@@ -89,12 +160,12 @@ quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *envi
     choice->named = wish.pattern != NULL;
     if (wish.pattern == NULL) wish.pattern = foreign = foreign_pattern(&wish.variable);
     if (wish.pattern == NULL) wish.pattern = "";
-    status = tcp_interface_choose(all, count, &wish, choice->chosen, TCP_MAX_ADDRESSES, &choice->count);
+    status = choose(environment, all, count, &wish, choice);
     if (status != QUOIT_OK && foreign != NULL) {
         log_warn(room, "%s; ignoring %s", error_text(), wish.variable);
         foreign = NULL;
         wish.pattern = "";
-        status = tcp_interface_choose(all, count, &wish, choice->chosen, TCP_MAX_ADDRESSES, &choice->count);
+        status = choose(environment, all, count, &wish, choice);
     }
     free(all);
     if (status == QUOIT_OK) log_choice(room, choice, foreign != NULL || choice->named ? wish.variable : NULL);

@@ -9,10 +9,15 @@ typedef struct tcp_choice {
     int count;
     tcp_interface_t chosen[TCP_MAX_ADDRESSES]; /* best first */
     bool named; /* the user named them: not being able to use one is an error */
+    int rails;  /* interfaces that carry together: several where QUOIT_INTERFACE names several; else 1 */
+    int rail[TCP_MAX_ADDRESSES];      /* the one that an address belongs to */
+    uint32_t mbps[TCP_MAX_ADDRESSES]; /* its rate: of setting INTERFACE_RATES, else of the driver; 0: unknown */
 } tcp_choice_t;
 
 /** INTERFACE, IP_FAMILY, else what other libraries were told, else by route. `room` is the transport's name in log lines. */
 quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, tcp_choice_t *choice);
+/** Rate of an interface: what `rates` (setting INTERFACE_RATES) says, else the driver; 0: unknown. ERR_INVALID: the setting cannot be read. */
+quoit_status_t tcp_settings_rate(const char *rates, const char *interface, uint32_t *mbps);
 /** TCP_SOCKETS, EAGER_LIMIT, EAGER_POOL, SEGMENT_SIZE, and CONNECT_TIMEOUT in milliseconds. */
 quoit_status_t tcp_settings_limits(const quoit_transport_environment_t *environment, tcp_limits_t *limits, int *connect_ms);
 

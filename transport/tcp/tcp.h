@@ -7,6 +7,7 @@
  *   tcp_connect.c     the side that connects: a peer's addresses in turn, then the further sockets
  *   tcp_accept.c      the side that listens: strangers, proofs, which of two connections stays
  *   tcp_socket.c      a socket: options, epoll, bytes in and out (the channel's pipe), whether the peer's host still answers
+ *   tcp_rails.c       several network interfaces to one peer: which sockets go where, and what happens when one is lost
  *   tcp_secure.c      a socket with TLS: its handshake, bytes in and out; what TLS has read ahead
  * Which addresses are told to peers, and how: transport/ip.
  *
@@ -40,9 +41,10 @@ typedef struct tcp_times {
     int stagger;     /* until the next address is tried beside one that does not answer */
     int retry_least, retry_most; /* pause before an address is tried again, doubling */
     int silence;     /* a host that acknowledges nothing for so long is taken for lost */
+    int rail;        /* the same for one of several rails, which costs less; twice that for it to be connected */
 } tcp_times_t;
 
-#define TCP_TIMES_DEFAULT {.handshake = 10000, .stagger = 250, .retry_least = 20, .retry_most = 1000, .silence = 20000}
+#define TCP_TIMES_DEFAULT {.handshake = 10000, .stagger = 250, .retry_least = 20, .retry_most = 1000, .silence = 20000, .rail = 2000}
 
 typedef enum tcp_kind {
     TCP_LISTENER,
@@ -70,6 +72,8 @@ typedef struct tcp_socket {
     bool secured;           /* its handshake is done */
     handshake_t *handshake; /* owned; NULL once done, and while a caller is not connected */
     int address, pipe;      /* CALLER: number of the address; CALLER, PIPE: number of the pipe */
+    int rail;               /* the listening side's number for the interface it arrives at; 0 without rails */
+    uint32_t mbps;          /* of the slower of its two interfaces; 0: unknown */
     bool proved, ready;     /* STRANGER, CALLER: handshake done; preamble through too */
     uint8_t preamble[TCP_PREAMBLE_SIZE];
     size_t preamble_done;
@@ -89,8 +93,17 @@ typedef struct tcp_target {
     uint64_t retry_at;
     int retry_ms, refusals;
     bool hopeless, refused_by_tls; /* no use trying again; because of TLS */
+    int rail;
+    uint32_t mbps;
     char cause[TCP_CAUSE_CAPACITY]; /* how the newest try ended; "": no try ended */
 } tcp_target_t;
+
+/** One of several interfaces that carry together. */
+typedef struct tcp_rail {
+    char text[TCP_TEXT_CAPACITY]; /* "eth1 (10.1.0.3 -> 10.1.0.7:41230)"; "": not in use */
+    int own;                      /* bit of the own interface in transport->rails_left */
+    bool told;                    /* that it was left */
+} tcp_rail_t;
 
 typedef enum tcp_life {
     TCP_COMING,  /* not connected yet */
@@ -129,6 +142,12 @@ struct tcp_endpoint {
     /* COMING: the peer called */
     list_t incoming; /* its sockets, all proved */
 
+    int8_t lost_rail[CHANNEL_MAX_PIPES]; /* of pipes that are closed */
+    tcp_rail_t *rails;     /* owned, [TCP_MAX_ADDRESSES]; NULL: one interface, or either side's are not several */
+    unsigned sockets;      /* rails: wanted by both sides' settings */
+    int rail_count;        /* rails, calling: in common */
+    unsigned bad_rails;    /* rails, calling: a bit for each that could not be connected */
+
     /* STANDING */
     bool watched;
     /* LEAVING */
@@ -150,6 +169,7 @@ struct tcp_transport {
     tls_context_t *tls; /* NULL: plain text */
     table_t *peers, *jobs; /* process -> endpoint that is or comes; job -> its secret, see secrets.h */
     list_t endpoints, strangers, dirty, eventful, graveyard;
+    unsigned rails_left; /* a bit for each of the own interfaces of which a loss was told */
     list_t buffered; /* pipes with TLS that may hold what epoll does not see */
     int stranger_count;
     tcp_endpoint_t *last; /* whose event was handed out last; may go at the next call */
@@ -184,7 +204,7 @@ int tcp_socket_shake(tcp_socket_t *socket);
 bool tcp_socket_drain(tcp_socket_t *socket, size_t most);
 size_t tcp_socket_unacknowledged(const tcp_socket_t *socket);
 /** Look whether the peer's host answers; true when it has been silent too long. */
-bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now);
+bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now, int limit_ms);
 extern const pipe_ops_t tcp_pipe_ops; /* pipe: tcp_socket_t * */
 /** The error of reading that a socket ended with, 0 for its end of stream, as a status with a text. */
 quoit_status_t tcp_socket_tell_end(const tcp_socket_t *socket, int error);
@@ -232,7 +252,7 @@ void tcp_call_drop(tcp_endpoint_t *endpoint);
 tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id_t peer, const char *name);
 void tcp_endpoint_destroy(tcp_endpoint_t *endpoint);
 tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer);
-quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits);
+quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits, bool rails);
 /** All sockets are there: the connection stands. They become the endpoint's pipes, in this order. */
 void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *sockets, int count);
 /** It ends with this thread's error text (status OK: goodbye of the peer). */
@@ -248,6 +268,26 @@ bool tcp_endpoint_is_idle(tcp_endpoint_t *endpoint);
 void tcp_endpoint_check_parted(tcp_endpoint_t *endpoint);
 void tcp_endpoint_reap(tcp_endpoint_t *endpoint); /* free it if nobody needs it any more */
 void tcp_endpoint_farewell(tcp_endpoint_t *endpoint); /* for close: what can be said without waiting */
+
+/* ---- tcp_rails.c: all of it does nothing, or is not used, where an endpoint has no rails */
+/** Before calling: which of the peer's addresses are tried, on how many sockets. */
+void tcp_rails_begin(tcp_endpoint_t *endpoint, const tcp_address_t *address);
+/** The address that a further socket goes to. */
+int tcp_rails_address(const tcp_endpoint_t *endpoint, int pipe);
+/** Bind a socket to the interface that faces its target. 0 or what broke. */
+int tcp_rails_bind(tcp_socket_t *caller);
+/** This further socket has failed: if only its rail is to blame, the endpoint goes on without that, and true is returned. */
+bool tcp_rails_pass_over(tcp_socket_t *caller, const char *cause);
+/** The pipes are there: names and weights of the rails, and the endpoint's description. */
+void tcp_rails_establish(tcp_endpoint_t *endpoint);
+/** After the channel has read or written: close what it has given up, and tell of it once. */
+void tcp_rails_look(tcp_endpoint_t *endpoint);
+/** The pipe's host is silent. True when other rails go on without this one. */
+bool tcp_rails_lose(tcp_endpoint_t *endpoint, const tcp_socket_t *pipe);
+/** How long a pipe may be silent. */
+int tcp_rails_silence(const tcp_endpoint_t *endpoint, const tcp_socket_t *pipe);
+/** "eth0": of the socket's own address. Returns `name`. */
+const char *tcp_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE]);
 
 quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **endpoint);
 quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base);

@@ -178,7 +178,7 @@ static tcp_endpoint_t *endpoint_for(tcp_socket_t *stranger)
     if (endpoint != NULL && endpoint->life == TCP_STANDING) {
         /* Perhaps its goodbye or its end lies unread in the old connection. */
         for (int i = 0; i < endpoint->pipe_count && endpoint->life == TCP_STANDING; i++)
-            tcp_pipe_ready(endpoint->pipes[i], EPOLLIN, TCP_BUDGET);
+            if (endpoint->pipes[i] != NULL) tcp_pipe_ready(endpoint->pipes[i], EPOLLIN, TCP_BUDGET);
         if (endpoint->life == TCP_STANDING) return NULL;
         endpoint = NULL;
     }
@@ -214,13 +214,16 @@ static void verdict(tcp_socket_t *stranger)
 static quoit_status_t agree_on_limits(tcp_endpoint_t *endpoint, const tcp_preamble_t *preamble)
 {
     tcp_limits_t ours = endpoint->transport->limits, theirs = preamble->limits;
+    if (endpoint->channel != NULL && (endpoint->rails != NULL) != preamble->rails)
+        return error_set(QUOIT_ERR_PROTOCOL, "tcp: %s %s rails, this side %s; QUOIT_INTERFACE must name several interfaces on both hosts or on neither",
+                         endpoint->name, preamble->rails ? "uses" : "uses no", preamble->rails ? "none" : "does");
     if (endpoint->channel != NULL) {
         ours = endpoint->limits;
         if (ours.eager_limit == theirs.eager_limit && ours.eager_pool == theirs.eager_pool && ours.segment_size == theirs.segment_size)
             return QUOIT_OK;
     } else if (theirs.eager_limit <= ours.eager_limit && theirs.eager_pool <= ours.eager_pool &&
                theirs.segment_size <= ours.segment_size) {
-        return tcp_endpoint_set_limits(endpoint, theirs);
+        return tcp_endpoint_set_limits(endpoint, theirs, preamble->rails);
     }
     return error_set(QUOIT_ERR_PROTOCOL, "tcp: %s uses other limits than agreed: eager %u, pool %u, segment %u; here %u, %u, %u",
                      endpoint->name, theirs.eager_limit, theirs.eager_pool, theirs.segment_size, ours.eager_limit,
@@ -263,6 +266,8 @@ static void preamble_arrived(tcp_socket_t *stranger)
         return;
     }
     stranger->attempt = preamble.attempt;
+    stranger->rail = preamble.rail;
+    stranger->mbps = preamble.mbps;
     stranger->pipe = stranger->handshake->pipe;
     stranger->ready = true;
     tcp_socket_arm(stranger, EPOLLRDHUP);
@@ -467,7 +472,10 @@ static quoit_status_t ensure_listeners(tcp_transport_t *transport)
         tcp_name_t name;
         status = listen_on(transport, &transport->choice.chosen[i], &name);
         if (status == QUOIT_OK) {
-            transport->listeners[transport->listener_count - 1]->remote = name;
+            tcp_socket_t *listener = transport->listeners[transport->listener_count - 1];
+            listener->remote = name;
+            listener->rail = transport->choice.rail[i];
+            listener->mbps = transport->choice.mbps[i];
         } else if (transport->choice.named && name.any.sa_family != AF_INET6) {
             close_listeners(transport);
             return status;
@@ -484,6 +492,10 @@ quoit_status_t tcp_listen(quoit_transport_t *base, void *bytes, size_t *length)
     tcp_address_t address = {.limits = transport->limits};
     quoit_status_t status = transport->listener_count > 0 ? QUOIT_OK : ensure_listeners(transport);
     if (status != QUOIT_OK) return status;
-    for (int i = 0; i < transport->listener_count; i++) address.names[address.count++] = transport->listeners[i]->remote;
+    for (int i = 0; i < transport->listener_count; i++) {
+        address.rail[i] = (uint8_t)transport->listeners[i]->rail;
+        address.mbps[i] = transport->listeners[i]->mbps;
+        address.names[address.count++] = transport->listeners[i]->remote;
+    }
     return tcp_address_write(&address, bytes, length);
 }

@@ -84,6 +84,7 @@ static void caller_failed(tcp_socket_t *caller, int pause_ms, const char *cause)
     tcp_endpoint_t *endpoint = caller->endpoint;
     tcp_target_t *target = &endpoint->targets[caller->address];
     bool whole = endpoint->chosen != NULL;
+    if (whole && tcp_rails_pass_over(caller, cause)) return;
     char name[TCP_NAME_CAPACITY];
     snprintf(target->cause, sizeof target->cause, "%s", cause);
     log_debug("tcp", "%s at %s: %s", endpoint->name, tcp_name_text(&target->name, name), cause);
@@ -146,10 +147,11 @@ static int start_caller(tcp_endpoint_t *endpoint, int address, int pipe)
     caller->pipe = pipe;
     list_append(&endpoint->callers, &caller->link);
     if (pipe == 0) endpoint->targets[address].socket = caller;
-    if (pipe > 0) caller->deadline = clock_deadline(transport->times.handshake);
+    if (pipe > 0) caller->deadline = clock_deadline(endpoint->rails != NULL ? 2 * transport->times.rail : transport->times.handshake);
     tcp_socket_set_coming(caller);
-    if (connect(fd, &name.any, tcp_name_size(&name)) != 0 && errno != EINPROGRESS) {
-        int error = errno;
+    int error = endpoint->rails != NULL ? tcp_rails_bind(caller) : 0;
+    if (error == 0 && connect(fd, &name.any, tcp_name_size(&name)) != 0 && errno != EINPROGRESS) error = errno;
+    if (error != 0) {
         if (pipe == 0) endpoint->targets[address].socket = NULL;
         tcp_socket_destroy(caller);
         return error;
@@ -180,7 +182,7 @@ static uint64_t try_targets(tcp_endpoint_t *endpoint, uint64_t now)
     uint64_t wake = endpoint->deadline;
     for (int i = 0; i < endpoint->target_count; i++) {
         tcp_target_t *target = &endpoint->targets[i];
-        if (target->socket != NULL || target->hopeless) continue;
+        if (target->socket != NULL || target->hopeless || endpoint->bad_rails >> target->rail & 1) continue;
         uint64_t due = target->retry_at;
         uint64_t turn = endpoint->newest_try == 0 ? 0 : in_ms(endpoint->newest_try, endpoint->transport->times.stagger);
         if (turn > due) due = turn;
@@ -246,6 +248,7 @@ static bool begin_handshake(tcp_socket_t *caller)
         return false;
     }
     caller->handshake = handshake;
+    if (endpoint->rails != NULL && caller->pipe > 0) caller->deadline = clock_deadline(endpoint->transport->times.handshake); /* the rail is there */
     return true;
 }
 
@@ -281,7 +284,8 @@ static void handshake_failed(tcp_socket_t *caller)
 static void make_preamble(tcp_socket_t *caller)
 {
     tcp_endpoint_t *endpoint = caller->endpoint;
-    tcp_preamble_t preamble = {.attempt = endpoint->attempt, .limits = endpoint->limits, .pid = (uint32_t)getpid()};
+    tcp_preamble_t preamble = {.attempt = endpoint->attempt, .limits = endpoint->limits, .pid = (uint32_t)getpid(),
+                               .rails = endpoint->rails != NULL, .rail = (uint8_t)caller->rail, .mbps = caller->mbps};
     memcpy(preamble.host, endpoint->transport->host, sizeof preamble.host);
     tcp_preamble_write(&preamble, caller->preamble);
     caller->proved = true;
@@ -309,7 +313,8 @@ static void caller_done(tcp_socket_t *caller)
     tcp_socket_arm(caller, EPOLLRDHUP);
     if (caller->pipe == 0) {
         for (int pipe = 1; pipe < (int)endpoint->limits.sockets; pipe++) {
-            int error = start_caller(endpoint, caller->address, pipe);
+            int address = endpoint->rails != NULL ? tcp_rails_address(endpoint, pipe) : caller->address;
+            int error = start_caller(endpoint, address, pipe);
             if (error == 0) continue;
             caller_failed_errno(caller, error);
             return;
@@ -395,11 +400,13 @@ static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t
 {
     tcp_transport_t *transport = endpoint->transport;
     quoit_status_t status = random_bytes(&endpoint->attempt, sizeof endpoint->attempt);
+    bool rails = transport->choice.rails > 1 && tcp_address_rails(address) > 1;
     if (status == QUOIT_OK && endpoint->channel == NULL)
-        status = tcp_endpoint_set_limits(endpoint, tcp_limits_least(transport->limits, address->limits));
+        status = tcp_endpoint_set_limits(endpoint, tcp_limits_least(transport->limits, address->limits), rails);
     if (status != QUOIT_OK) return status;
     endpoint->target_count = address->count;
     for (int i = 0; i < address->count; i++) endpoint->targets[i] = (tcp_target_t){.name = address->names[i]};
+    if (endpoint->rails != NULL) tcp_rails_begin(endpoint, address);
     endpoint->started = clock_now();
     endpoint->deadline = clock_deadline(peer->timeout_ms > 0 ? peer->timeout_ms : transport->connect_ms);
     endpoint->calling = true;

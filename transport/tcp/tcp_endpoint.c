@@ -84,6 +84,7 @@ void tcp_endpoint_destroy(tcp_endpoint_t *endpoint)
     explicit_bzero(endpoint->secret, sizeof endpoint->secret);
     destroy_sockets(&endpoint->incoming);
     close_pipes(endpoint);
+    free(endpoint->rails);
     list_remove(&endpoint->link);
     list_remove(&endpoint->dirty);
     list_remove(&endpoint->eventful);
@@ -107,12 +108,16 @@ void tcp_endpoint_reap(tcp_endpoint_t *endpoint)
     if (gone || left) tcp_endpoint_destroy(endpoint);
 }
 
-quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits)
+quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits, bool rails)
 {
     channel_config_t config = {.ops = endpoint->transport->tls != NULL ? &tcp_secure_pipe_ops : &tcp_pipe_ops,
                                .eager_limit = limits.eager_limit,
                                .eager_pool = limits.eager_pool,
-                               .segment_size = limits.segment_size};
+                               .segment_size = limits.segment_size,
+                               .rails = rails};
+    if (rails) endpoint->rails = calloc(TCP_MAX_ADDRESSES, sizeof *endpoint->rails);
+    if (rails && endpoint->rails == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for the rails of a connection");
+    endpoint->sockets = limits.sockets;
     quoit_status_t status = channel_create(&config, endpoint->name, &endpoint->channel);
     if (status == QUOIT_OK) endpoint->limits = limits;
     return status;
@@ -120,7 +125,7 @@ quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t li
 
 /* ---------------------------------------------------------------- standing */
 
-static const char *interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE])
+const char *tcp_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE])
 {
     tcp_name_t local;
     socklen_t size = sizeof local;
@@ -181,9 +186,10 @@ void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *socke
     endpoint->wake = CLOCK_NEVER;
     const tls_session_t *tls = endpoint->pipes[0]->tls;
     snprintf(endpoint->description, sizeof endpoint->description, "tcp %s via %s, %d socket%s%s%s",
-             tcp_name_text(&endpoint->pipes[0]->remote, remote), interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
+             tcp_name_text(&endpoint->pipes[0]->remote, remote), tcp_interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
              tls != NULL ? ", " : "", tls != NULL ? tls_session_description(tls) : "");
     channel_open(endpoint->channel, endpoint->name, pipes, count);
+    if (endpoint->rails != NULL) tcp_rails_establish(endpoint);
     tcp_endpoint_touch(endpoint);
     log_debug("tcp", "connected with %s: %s", endpoint->name, endpoint->description);
     if (endpoint->left_early) leave(endpoint);
@@ -193,7 +199,8 @@ static void watch(tcp_endpoint_t *endpoint)
 {
     if (endpoint->watched) return;
     endpoint->watched = true;
-    tcp_endpoint_wake_at(endpoint, clock_deadline(endpoint->transport->times.silence / 4));
+    const tcp_times_t *times = &endpoint->transport->times;
+    tcp_endpoint_wake_at(endpoint, clock_deadline((endpoint->rails != NULL ? times->rail : times->silence) / 4));
 }
 
 /* Only when the channel is not used any more: it knows the pipes by number. */
@@ -201,7 +208,7 @@ static void remove_pipe(tcp_endpoint_t *endpoint, tcp_socket_t *pipe)
 {
     int last = --endpoint->pipe_count;
     endpoint->pipes[pipe->pipe] = endpoint->pipes[last];
-    endpoint->pipes[pipe->pipe]->pipe = pipe->pipe;
+    if (endpoint->pipes[last] != NULL) endpoint->pipes[pipe->pipe]->pipe = pipe->pipe;
     endpoint->pipes[last] = NULL;
     tcp_socket_destroy(pipe);
 }
@@ -216,7 +223,7 @@ static void say_end(tcp_socket_t *pipe)
 static bool is_staged(const tcp_endpoint_t *endpoint)
 {
     for (int i = 0; i < endpoint->pipe_count; i++)
-        if (tcp_socket_is_staged(endpoint->pipes[i])) return true;
+        if (endpoint->pipes[i] != NULL && tcp_socket_is_staged(endpoint->pipes[i])) return true;
     return false;
 }
 
@@ -226,11 +233,30 @@ static void shut_down(tcp_endpoint_t *endpoint)
     endpoint->shut = true;
     for (int i = endpoint->pipe_count - 1; i >= 0; i--) {
         tcp_socket_t *pipe = endpoint->pipes[i];
+        if (pipe == NULL) { /* a rail that was left */
+            endpoint->pipes[i] = endpoint->pipes[--endpoint->pipe_count];
+            if (endpoint->pipes[i] != NULL) endpoint->pipes[i]->pipe = i;
+            continue;
+        }
         say_end(pipe);
         tcp_socket_arm(pipe, EPOLLIN);
         if (pipe->muted) remove_pipe(endpoint, pipe);
     }
     tcp_endpoint_wake_at(endpoint, clock_deadline(LEAVE_LOOK_MS));
+}
+
+/* Whichever pipe is best may have changed with what the others took. */
+static bool look_at_rails(tcp_endpoint_t *endpoint)
+{
+    bool more = false;
+    tcp_rails_look(endpoint);
+    for (int i = 0; i < endpoint->pipe_count; i++)
+        if (endpoint->pipes[i] != NULL && channel_wants_write(endpoint->channel, i)) {
+            tcp_socket_t *pipe = endpoint->pipes[i];
+            if (!pipe->blocked) more = true;
+            if (pipe->blocked && pipe->write_error == 0) tcp_socket_arm(pipe, EPOLLIN | EPOLLOUT);
+        }
+    return more;
 }
 
 uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint)
@@ -242,12 +268,14 @@ uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint)
     channel_count(endpoint->channel, &before, &received);
     for (int i = 0; i < endpoint->pipe_count; i++) {
         tcp_socket_t *pipe = endpoint->pipes[i];
+        if (pipe == NULL) continue;
         if (!pipe->blocked && tcp_socket_is_staged(pipe)) freed = tcp_socket_flush(pipe) == 0 || freed;
         if (!pipe->blocked && channel_wants_write(endpoint->channel, i)) channel_write(endpoint->channel, i, TCP_BUDGET / 2);
         bool wants = channel_wants_write(endpoint->channel, i) || tcp_socket_is_staged(pipe);
         if (wants && !pipe->blocked) more = true;
         tcp_socket_arm(pipe, wants && pipe->blocked && pipe->write_error == 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     }
+    if (endpoint->rails != NULL) more = look_at_rails(endpoint) || more;
     channel_count(endpoint->channel, &after, &received);
     quoit_status_t status = channel_status(endpoint->channel);
     if (endpoint->life == TCP_STANDING && status != QUOIT_OK) {
@@ -327,9 +355,11 @@ static int leaving_ready(tcp_socket_t *pipe, size_t budget)
         const void *data;
         size_t length;
         pipe->dry = false;
-        if (channel_read(endpoint->channel, pipe->pipe, budget) == 0)
+        int handled = channel_read(endpoint->channel, pipe->pipe, budget);
+        if (endpoint->rails != NULL) tcp_rails_look(endpoint);
+        if (handled == 0 && pipe->kind == TCP_PIPE)
             mute_at_end(pipe);
-        else
+        else if (pipe->kind == TCP_PIPE)
             tcp_pipe_keep_reading(pipe);
         while (channel_next_notice(endpoint->channel, &data, &length)) {}
         if (channel_status(endpoint->channel) != QUOIT_OK)
@@ -358,15 +388,16 @@ int tcp_pipe_ready(tcp_socket_t *pipe, uint32_t events, size_t budget)
     int handled = channel_read(endpoint->channel, pipe->pipe, budget);
     if (list_is_empty(&endpoint->eventful)) list_append(&endpoint->transport->eventful, &endpoint->eventful);
     quoit_status_t status = channel_status(endpoint->channel);
+    if (endpoint->rails != NULL) tcp_rails_look(endpoint);
     if (status == QUOIT_ERR_CLOSED)
         part(endpoint);
     else if (status != QUOIT_OK)
         tcp_endpoint_end(endpoint, status);
-    else if (handled == 0)
+    else if (handled == 0 && pipe->kind == TCP_PIPE)
         mute_at_end(pipe);
     else
         tcp_endpoint_touch(endpoint);
-    if (handled > 0) tcp_pipe_keep_reading(pipe);
+    if (handled > 0 && pipe->kind == TCP_PIPE) tcp_pipe_keep_reading(pipe);
     return done + handled;
 }
 
@@ -385,7 +416,9 @@ static void standing_wake(tcp_endpoint_t *endpoint, uint64_t now)
     endpoint->watched = false;
     for (int i = 0; i < endpoint->pipe_count; i++) {
         tcp_socket_t *pipe = endpoint->pipes[i];
-        if (tcp_socket_is_silent(pipe, now)) {
+        if (pipe == NULL) continue;
+        if (tcp_socket_is_silent(pipe, now, endpoint->rails != NULL ? tcp_rails_silence(endpoint, pipe) : endpoint->transport->times.silence)) {
+            if (endpoint->rails != NULL && tcp_rails_lose(endpoint, pipe)) continue;
             char remote[TCP_NAME_CAPACITY];
             tcp_endpoint_end(endpoint, error_set(QUOIT_ERR_NETWORK,
                                                  "tcp: %s (%s) has acknowledged nothing for %.3g s while %zu bytes wait; its host is down "
@@ -402,7 +435,7 @@ static void standing_wake(tcp_endpoint_t *endpoint, uint64_t now)
 static bool all_acknowledged(tcp_endpoint_t *endpoint)
 {
     for (int i = 0; i < endpoint->pipe_count; i++)
-        if (tcp_socket_unacknowledged(endpoint->pipes[i]) > 0) return false;
+        if (endpoint->pipes[i] != NULL && tcp_socket_unacknowledged(endpoint->pipes[i]) > 0) return false;
     return true;
 }
 
@@ -411,7 +444,9 @@ static void leaving_wake(tcp_endpoint_t *endpoint, uint64_t now)
     endpoint->watched = false;
     if (endpoint->shut) endpoint->flushed = endpoint->flushed || all_acknowledged(endpoint);
     for (int i = 0; i < endpoint->pipe_count; i++) {
-        if (!tcp_socket_is_silent(endpoint->pipes[i], now)) continue;
+        tcp_socket_t *pipe = endpoint->pipes[i];
+        if (pipe == NULL || !tcp_socket_is_silent(pipe, now, endpoint->rails != NULL ? tcp_rails_silence(endpoint, pipe) : endpoint->transport->times.silence)) continue;
+        if (endpoint->rails != NULL && !endpoint->shut && tcp_rails_lose(endpoint, pipe)) continue;
         close_pipes(endpoint); /* nobody is there to hear the rest */
         tcp_endpoint_reap(endpoint);
         return;
@@ -490,10 +525,11 @@ void tcp_endpoint_farewell(tcp_endpoint_t *endpoint)
     }
     if (endpoint->life != TCP_LEAVING) return;
     for (int i = 0; i < endpoint->pipe_count && !endpoint->shut; i++)
-        while (!endpoint->pipes[i]->blocked && channel_status(endpoint->channel) == QUOIT_OK &&
+        while (endpoint->pipes[i] != NULL && !endpoint->pipes[i]->blocked && channel_status(endpoint->channel) == QUOIT_OK &&
                channel_wants_write(endpoint->channel, i))
             channel_write(endpoint->channel, i, TCP_BUDGET);
     for (int i = 0; i < endpoint->pipe_count; i++) {
+        if (endpoint->pipes[i] == NULL) continue;
         say_end(endpoint->pipes[i]);
         tcp_socket_drain(endpoint->pipes[i], 16u << 20); /* unread bytes would turn close() into a reset */
     }

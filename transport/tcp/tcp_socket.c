@@ -188,7 +188,7 @@ size_t tcp_socket_unacknowledged(const tcp_socket_t *socket)
     return ioctl(socket->fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
 }
 
-bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now)
+bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now, int limit_ms)
 {
     struct tcp_info info;
     socklen_t size = sizeof info;
@@ -207,7 +207,7 @@ bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now)
     uint64_t quiet = (now - socket->pending_since) / 1000000u;
     if (quiet > info.tcpi_last_ack_recv) quiet = info.tcpi_last_ack_recv;
     socket->suspect = unanswered;
-    return still && quiet >= (uint64_t)socket->transport->times.silence;
+    return still && quiet >= (uint64_t)limit_ms;
 }
 
 /* ---------------------------------------------------------------- the channel's pipe */

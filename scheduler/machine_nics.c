@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The network interfaces of this host, and how far they are from this process. Where a device is attached is read in sysfs, from where hwloc
+ * has it too: its NUMA node, and the processors that are local to its PCI bus.
+ */
+#include "base/cpu.h"
+#include "base/settings.h"
+#include "scheduler/topology.h"
+#include "transport/ip/tcp_settings.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE_CAPACITY = 4096 };
+
+/* First line of a file of the interface's device; false when there is none. */
+static bool read_device(const char *interface, const char *file, char line[LINE_CAPACITY])
+{
+    char path[160];
+    snprintf(path, sizeof path, "/sys/class/net/%s/device/%s", interface, file);
+    FILE *stream = fopen(path, "re");
+    if (!stream) return false;
+    bool read = fgets(line, LINE_CAPACITY, stream) != NULL;
+    fclose(stream);
+    if (read) line[strcspn(line, "\n")] = '\0';
+    return read && line[0] != '\0';
+}
+
+static void locate(machine_nic_t *nic)
+{
+    char line[LINE_CAPACITY];
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    nic->numa_node = read_device(nic->name, "numa_node", line) ? (int32_t)strtol(line, NULL, 10) : -1;
+    if (nic->numa_node < -1) nic->numa_node = -1;
+    nic->near = !read_device(nic->name, "local_cpulist", line) || sched_getaffinity(0, sizeof allowed, &allowed) != 0 || cpu_list_meets(line, &allowed);
+}
+
+static int faster_first(const void *a, const void *b)
+{
+    const machine_nic_t *one = a, *other = b;
+    if (one->mbps != other->mbps) return one->mbps < other->mbps ? 1 : -1;
+    return strcmp(one->name, other->name);
+}
+
+void machine_discover_nics(machine_t *machine)
+{
+    tcp_interface_t *all = NULL;
+    int count = 0, found = 0;
+    if (tcp_interface_scan(&all, &count) != QUOIT_OK) return;
+    machine_nic_t *nics = calloc((size_t)count + 1, sizeof *nics);
+    for (int i = 0; nics && i < count; i++) {
+        bool known = !(all[i].flags & IFF_UP) || all[i].flags & IFF_LOOPBACK;
+        for (int k = 0; k < found; k++) known = known || strcmp(nics[k].name, all[i].name) == 0;
+        if (known) continue;
+        machine_nic_t *nic = &nics[found++];
+        snprintf(nic->name, sizeof nic->name, "%s", all[i].name);
+        if (tcp_settings_rate(setting_string(SETTING_INTERFACE_RATES), nic->name, &nic->mbps) != QUOIT_OK) nic->mbps = 0; /* the transport tells */
+        locate(nic);
+    }
+    if (nics) qsort(nics, (size_t)found, sizeof *nics, faster_first);
+    machine->nics = found < MACHINE_NICS ? found : MACHINE_NICS;
+    for (int i = 0; nics && i < machine->nics; i++) machine->nic[i] = nics[i];
+    free(nics);
+    free(all);
+}
