@@ -91,10 +91,25 @@ void Peer::close()
     endpoint = nullptr;
 }
 
+/* Each peer may be given an RDMA device of its own: QUOIT_TEST_VERBS_DEVICES=first,second. */
+template <int index> static const char *setting_of_peer(const char *name)
+{
+    static const std::string device = [] {
+        const char *both = getenv("QUOIT_TEST_VERBS_DEVICES");
+        std::string text = both ? both : "";
+        size_t comma = text.find(',');
+        return index == 0 ? text.substr(0, comma) : comma == std::string::npos ? "" : text.substr(comma + 1);
+    }();
+    const char *value;
+    if (strcmp(name, "VERBS_DEVICE") == 0 && !device.empty()) return device.c_str();
+    return quoit_setting_get(name, &value) == QUOIT_OK ? value : nullptr;
+}
+
 void Peer::open()
 {
     quoit_transport_environment_t environment;
     transport_environment_init(&environment, id, doorbell, "testhost");
+    environment.setting = index == 0 ? setting_of_peer<0> : setting_of_peer<1>;
     char why[256];
     require_ok(ops->probe(&environment, why, sizeof why), "probe");
     require_ok(ops->open(&environment, &transport), "open");
