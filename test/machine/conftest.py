@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One emulated machine for all tests that need one, two for those that need two: started when the first of them asks."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "support"))
 import machine as machine_module  # noqa: E402
+
+collect_ignore = [] if os.environ.get("QUOIT_TEST_LONG") == "1" else ["test_two_machines.py"]
 
 
 def start(count, memory):

@@ -5,20 +5,24 @@
  *   machine_rank check COUNT...        every collective with so many elements, each result compared; prints "checked N"
  *   machine_rank endless COUNT LIMIT   allreduce after allreduce, each with LIMIT ms, until one fails; prints "ready" after the first, and
  *                                      "ended SECONDS STATUS TEXT" of the one that failed
- *   machine_rank stream COUNT TIMES    rank 0 sends to rank 1, eight messages at a time
+ *   machine_rank stream COUNT TIMES    rank 0 sends to rank 1, eight messages at a time; prints "flight BYTES SOCKETS": the most bytes that
+ *                                      TCP had sent without acknowledgement at once, and how many sockets ever had any
  *
  * All print the communicator's description as JSON before they leave, unless it failed. Status 1: something is wrong, and is printed.
  */
 #include "quoit/quoit.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
-enum { JOIN_MS = 60000, OPERATION_MS = 60000, MESSAGES = 8 };
+enum { JOIN_MS = 60000, OPERATION_MS = 60000, MESSAGES = 8, MOST_DESCRIPTORS = 64 };
 
 typedef struct job {
     int rank, size;
@@ -191,22 +195,56 @@ static bool endless(job_t *job, char **words)
     return true;
 }
 
+typedef struct flight {
+    size_t most;                 /* bytes on their way, of all sockets together */
+    bool seen[MOST_DESCRIPTORS]; /* this socket had some */
+} flight_t;
+
+static void look(flight_t *flight)
+{
+    size_t all = 0;
+    for (int fd = 0; fd < MOST_DESCRIPTORS; fd++) {
+        struct tcp_info info;
+        socklen_t size = sizeof info;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+        size_t bytes = (size_t)info.tcpi_unacked * info.tcpi_snd_mss;
+        flight->seen[fd] = flight->seen[fd] || bytes > 100000; /* frames of control are small */
+        all += bytes;
+    }
+    if (all > flight->most) flight->most = all;
+}
+
+static bool finish(quoit_request_t *request, flight_t *flight)
+{
+    quoit_status_t status = QUOIT_IN_PROGRESS;
+    while (request != NULL && (status = quoit_request_wait(request, 1)) == QUOIT_IN_PROGRESS) look(flight);
+    quoit_request_free(request);
+    return request == NULL || good(status, "wait");
+}
+
+static void tell(const flight_t *flight)
+{
+    int sockets = 0;
+    for (int fd = 0; fd < MOST_DESCRIPTORS; fd++) sockets += flight->seen[fd];
+    printf("flight %zu %d\n", flight->most, sockets);
+}
+
 static bool stream(job_t *job, char **words)
 {
+    flight_t flight = {0};
     quoit_request_t *request[MESSAGES] = {NULL};
     bool fine = words[0] != NULL && words[1] != NULL && allocate(job, words[0]);
     int times = fine ? atoi(words[1]) : 0;
     for (int i = 0; fine && i < times + MESSAGES; i++) {
         quoit_request_t **mine = &request[i % MESSAGES];
-        if (*mine != NULL) fine = good(quoit_request_wait(*mine, -1), "wait");
-        quoit_request_free(*mine);
+        fine = finish(*mine, &flight);
         *mine = NULL;
         if (!fine || i >= times) continue;
         uint32_t tag = (uint32_t)(i % MESSAGES);
         fine = good(job->rank == 0 ? quoit_send(job->comm, job->send, job->count, QUOIT_F32, 1, tag, NULL, mine)
                                    : quoit_recv(job->comm, job->recv, job->count, QUOIT_F32, 0, tag, NULL, mine), "message"); /* nobody looks at them */
-        if (i == 0) printf("ready\n");
     }
+    tell(&flight);
     return fine && describe(job);
 }
 

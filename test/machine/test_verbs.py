@@ -4,19 +4,23 @@
 import re
 
 import pytest
-from jobs import BENCH, BUILD, RANK, SLOW, assert_verbs, packets, run, start
+from jobs import BENCH, BUILD, LONG, RANK, SLOW, assert_verbs, packets, run, start
 
 CONFORMANCE = BUILD / "test" / "transport" / "test_transport"
+SAMPLE = ("Conformance.EverySizeAroundTheEagerLimit", "Conformance.ManyKeysOutOfOrder", "Conformance.MismatchIsToldOnBothSides",
+          "Conformance.CancelDropsWhatWasNotAskedFor", "Pairs.BothDisconnectAndConnectAnew", "Pairs.SleepersStreamBothWays",
+          "Processes.AKilledPeerIsNoticedWithinTwoSeconds")  # all of them in long runs: minutes where the machine is emulated
 
 
 def test_conformance(alone):
     before = packets(alone), packets(alone, "rxe1")
     env = {"QUOIT_VERBS_LIBRARY": "libibverbs.so.1", "QUOIT_TEST_VERBS_DEVICES": "rxe0,rxe1", "TEST_SLOW": str(SLOW), "GTEST_OUTPUT": ""}
-    done = alone.call([CONFORMANCE, "--gtest_filter=*/verbs_processes"], 120 * SLOW, env)
+    cases = "*/verbs_processes" if LONG else ":".join(f"*{name}/verbs_processes" for name in SAMPLE)
+    done = alone.call([CONFORMANCE, f"--gtest_filter={cases}"], (600 if LONG else 60) * SLOW, env)
     assert done.status == 0, done.explain()
     passed = re.search(r"\[  PASSED  \] (\d+) tests", done.out)
-    assert passed and int(passed[1]) >= 20 and "SKIPPED" not in done.out, done.explain()
-    assert packets(alone) > before[0] + 10000 and packets(alone, "rxe1") > before[1] + 1000, "it went another way"
+    assert passed and int(passed[1]) >= (25 if LONG else len(SAMPLE)) and "SKIPPED" not in done.out, done.explain()
+    assert packets(alone) > before[0] + 500 and packets(alone, "rxe1") > before[1] + 500, "it went another way"
 
 
 def test_collectives(alone):

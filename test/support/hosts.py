@@ -368,6 +368,11 @@ class Hosts:
         return {"sent": link["tx"]["bytes"], "received": link["rx"]["bytes"], "sent_packets": link["tx"]["packets"],
                 "received_packets": link["rx"]["packets"]}
 
+    def set_netem(self, host, what):
+        """What the host's interface does to what it sends, instead of a rate: "delay 10ms"; "loss 100%" cuts the cable while the interface stays
+        up. Kernels for containers lack it; the machines of machine.py have it."""
+        command("ip", "netns", "exec", self.namespace(host), "tc", "qdisc", "replace", "dev", self.interface, "root", "netem", *what.split())
+
     def set_link(self, host, up):
         """Pull the host's cable, or put it back."""
         command("ip", "-n", self.namespace(host), "link", "set", self.interface, "up" if up else "down")

@@ -21,6 +21,7 @@ import dataclasses
 import glob
 import json
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -59,6 +60,8 @@ class Done:
 
 def why_unavailable():
     """None when machines can be started here, else the reason, for a skip."""
+    if platform.machine() != "x86_64":
+        return f"the machines are x86-64, and run this one's programs, which are for {platform.machine()}"
     if shutil.which("qemu-system-x86_64") is None:
         return "qemu-system-x86_64 is not installed (Debian: qemu-system-x86)"
     return machine_image.why_unavailable()

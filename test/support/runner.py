@@ -304,6 +304,7 @@ SUITES = {
     "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build", "package")),
     "torch": Suite("PyTorch's backend", pytest("test/torch", 1500), ("build", "package")),
     "examples": Suite("examples", pytest("test/examples", 900), ("build", "package")),
+    "machine": Suite("RDMA devices and netem, in emulated machines", pytest("test/machine", 900), ("build", "package")),
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
                   sanitized_tests("build-asan", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",), behind=True),
     "tsan": Suite("C tests under ThreadSanitizer",

@@ -50,6 +50,7 @@ missing_packages() {
         have_header valgrind/callgrind.h c && command -v valgrind >/dev/null || echo valgrind
         command -v tc >/dev/null || echo iproute2
         command -v iperf3 >/dev/null || echo iperf3
+        [ "$(uname -m)" != x86_64 ] || command -v qemu-system-x86_64 >/dev/null || echo qemu-system-x86
         command -v unshare >/dev/null || echo util-linux
         command -v clang-14 >/dev/null || command -v clang >/dev/null || echo clang-14
         command -v nm >/dev/null || echo binutils

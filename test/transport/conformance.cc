@@ -45,6 +45,16 @@ std::string pattern(size_t length, uint64_t seed)
 size_t eager_limit() { return (size_t)setting_int(SETTING_EAGER_LIMIT); }
 size_t segment_size() { return (size_t)setting_int(SETTING_SEGMENT_SIZE); }
 
+/* How much longer than usual everything may take. */
+static int slow()
+{
+    static const int factor = [] {
+        const char *text = getenv("TEST_SLOW");
+        return text ? std::max(1, atoi(text)) : 1;
+    }();
+    return factor;
+}
+
 /* ---------------------------------------------------------------- messages */
 
 Message::Message(size_t size, char byte) : length(size), bytes(size + 2 * margin, 0x5a) { refill(byte); }
@@ -179,7 +189,7 @@ int Peer::progress()
 
 void Peer::wait(const std::string &what, const std::function<bool()> &done, int limit_ms)
 {
-    uint64_t deadline = clock_deadline(limit_ms);
+    uint64_t deadline = clock_deadline(limit_ms * slow());
     while (!done()) {
         if (progress() == 0) sched_yield();
         if (clock_now() > deadline) fail("peer " + std::to_string(index) + " waits for " + what + " in vain");
@@ -198,7 +208,7 @@ void Peer::wait_all(const std::string &what, const std::vector<MessagePtr> &mess
 /* As the engine sleeps: drain the doorbell, arm, poll. */
 void Peer::sleep_until(const std::string &what, const std::function<bool()> &done, int limit_ms)
 {
-    uint64_t deadline = clock_deadline(limit_ms);
+    uint64_t deadline = clock_deadline(limit_ms * slow());
     while (!done()) {
         if (progress() > 0) continue;
         uint64_t rings;
@@ -233,7 +243,7 @@ std::string Peer::swap(const std::string &blob, bool driving)
     out += blob;
     require(::send(socket_, out.data(), out.size(), MSG_NOSIGNAL) == (ssize_t)out.size(), "the other side has failed");
     std::string in;
-    uint64_t deadline = clock_deadline(60000);
+    uint64_t deadline = clock_deadline(60000 * slow());
     auto whole = [&] {
         if (in.size() < sizeof length) return false;
         memcpy(&length, in.data(), sizeof length);
@@ -324,7 +334,7 @@ Child fork_peer(const quoit_transport_ops_t *ops, int index, const int sockets[2
     if (pipe(report) != 0) abort();
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(120);
+        alarm(120 * (unsigned)slow());
         ::close(sockets[1 - index]);
         std::string failure = run_peer(ops, index, sockets[index], body);
         ssize_t written = write(report[1], failure.data(), failure.size());
