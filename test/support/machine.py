@@ -12,13 +12,12 @@
 The root of a machine is this one's, shared read-only: the same paths, programs and libraries; what is written is lost. So programs are compiled
 out here. Commands run as root, with this process's environment. KVM is used where it works, else everything is
 emulated, some ten times slower (QUOIT_TEST_ACCEL=tcg asks for that). Time limits are tests' own; none may measure. When a machine fails, its kernel's
-messages are part of the error. Nothing stays behind: the machines die with the process that started them, what a killed one left in
-the folder of temporary files is removed by the next.
+messages are part of the error. Nothing stays behind: the machines die with the process that started them, and have no files of their own.
 """
 import argparse
 import atexit
+import collections
 import dataclasses
-import glob
 import json
 import os
 import platform
@@ -27,14 +26,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 import machine_image
 
 ADDRESS = "10.78.0."
-PREFIX = "quoit-machine-"
 GUEST = os.path.join(os.path.dirname(os.path.abspath(__file__)), "machine_guest.py")
 BOOT_LIMIT = {"kvm": 60, "tcg": 240}  # seconds, wide: others may keep the processors busy
 
@@ -75,14 +72,6 @@ def accelerators():
     with open("/proc/cpuinfo") as file:
         virtualises = any(line.startswith("flags") and {"vmx", "svm"} & set(line.split()) for line in file)
     return (["kvm"] if virtualises and os.access("/dev/kvm", os.R_OK | os.W_OK) else []) + ["tcg"]
-
-
-def remove_leftovers():
-    """Folders whose maker is gone (it was killed)."""
-    for folder in glob.glob(os.path.join(tempfile.gettempdir(), f"{PREFIX}*")):
-        pid = os.path.basename(folder)[len(PREFIX):].split("-")[0]
-        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Process:
@@ -135,25 +124,35 @@ class Process:
 class Machine:
     """One of them. Made by Machines."""
 
-    def __init__(self, index, folder):
+    def __init__(self, index):
         self.index, self.address = index, f"{ADDRESS}{index + 1}"
-        self._console = os.path.join(folder, f"console{index}")
+        self._console = collections.deque(maxlen=40)  # its kernel's newest lines
         self._qemu, self._socket, self._processes, self._lock = None, None, {}, threading.Lock()
         self._is_ready, self._is_lost, self.boot_seconds = threading.Event(), threading.Event(), None
 
     def start(self, accelerator, arguments, descriptors):
-        mine, theirs = socket.socketpair()
-        words = ["qemu-system-x86_64", "-accel", accelerator, *arguments, "-chardev", f"file,id=console,path={self._console}", "-serial", "chardev:console",
-                 "-device", "virtio-serial-pci", "-chardev", f"socket,id=port,fd={theirs.fileno()}", "-device", "virtserialport,chardev=port,name=quoit"]
-        words = ["setpriv", "--pdeathsig", "KILL", *words]  # of the thread that starts it: the main one
+        """qemu, with what all machines have: a console, and a port for commands."""
+        pairs = [socket.socketpair() for _ in range(2)]
+        (console, console_end), (self._socket, port_end) = pairs
+        words = ["setpriv", "--pdeathsig", "KILL",  # when the thread ends that starts it: the main one
+                 "qemu-system-x86_64", "-accel", accelerator, *arguments, "-chardev", f"socket,id=console,fd={console_end.fileno()}", "-serial", "chardev:console",
+                 "-device", "virtio-serial-pci", "-chardev", f"socket,id=port,fd={port_end.fileno()}", "-device", "virtserialport,chardev=port,name=quoit"]
         self._qemu = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                                      pass_fds=[theirs.fileno(), *descriptors])
-        theirs.close()
-        self._socket = mine
-        threading.Thread(target=self._read, daemon=True).start()
+                                      pass_fds=[console_end.fileno(), port_end.fileno(), *descriptors])
+        console_end.close()
+        port_end.close()
+        for read, what in ((self._read_console, console), (self._read, self._socket)):
+            threading.Thread(target=read, args=[what], daemon=True).start()
 
-    def _read(self):
-        with self._socket.makefile("rb") as lines:
+    def _read_console(self, console):
+        with console, console.makefile("r", errors="replace") as lines:
+            try:
+                self._console.extend(lines)
+            except OSError:
+                pass
+
+    def _read(self, port):
+        with port.makefile("rb") as lines:
             try:
                 for line in lines:
                     message = json.loads(line)
@@ -174,14 +173,8 @@ class Machine:
                 raise self._lost(f"cannot be told anything: {error}") from None
 
     def _lost(self, how):
-        said = ""
-        if self._qemu.poll() is not None:
-            said = self._qemu.stdout.read().decode(errors="replace")
-        console = ""
-        if os.path.exists(self._console):
-            with open(self._console, errors="replace") as file:
-                console = "".join(file.readlines()[-40:])
-        return MachineError(f"machine {self.index} {how}\n{said}its console ends so:\n{console}")
+        said = self._qemu.stdout.read().decode(errors="replace") if self._qemu.poll() is not None else ""
+        return MachineError(f"machine {self.index} {how}\n{said}its console ends so:\n{''.join(self._console)}")
 
     def wait(self, event, timeout):
         """True when the event came within `timeout` seconds. MachineError when the machine is gone."""
@@ -204,8 +197,6 @@ class Machine:
             return
         self._qemu.kill()
         self._qemu.wait()
-        self._qemu.stdout.close()
-        self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def spawn(self, words, env=None, cwd=None, printer=None):
@@ -236,14 +227,13 @@ class Machines:
         if count not in (1, 2):
             raise ValueError(f"{count} machines: there can be 1 or 2")
         self._count, self._limit, self._memory, self._processors = count, limit, memory_mib, processors
-        self._machines, self._folder, self._alarm, self.accelerator = [], None, None, None
+        self._machines, self._alarm, self.accelerator = [], None, None
 
     def __enter__(self):
         why = why_unavailable()
         if why:
             raise MachineError(why)
         files = machine_image.image()
-        remove_leftovers()
         atexit.register(self.close)
         try:
             self._start_with_any(files)
@@ -278,23 +268,26 @@ class Machines:
                 self._end_machines()
 
     def _start(self, accelerator, kernel, initrd):
-        self._folder = self._folder or tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
-        self._machines = [Machine(index, self._folder) for index in range(self._count)]
+        self._machines = [Machine(index) for index in range(self._count)]
         ends = socket.socketpair() if self._count == 2 else ()
         for machine in self._machines:
-            agent = " ".join(f'"{word}"' for word in (sys.executable, "-I", "-S", GUEST, self._count, machine.index))
-            arguments = ["-machine", "pc", "-cpu", "max,-arch-capabilities", "-smp", str(self._processors), "-m", str(self._memory), "-nodefaults", "-display", "none",
-                         "-no-reboot", "-kernel", str(kernel), "-initrd", str(initrd), "-append",
-                         f"console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on no_timer_check -- {agent}",
-                         "-virtfs", "local,path=/,mount_tag=root,readonly=on,security_model=none,multidevs=remap"]
-            if ends:
-                arguments += ["-device", f"virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:78:00:0{machine.index + 1}",
-                              "-netdev", f"socket,id=wire,fd={ends[machine.index].fileno()}"]
-            machine.start(accelerator, arguments, [ends[machine.index].fileno()] if ends else [])
+            end = ends[machine.index].fileno() if ends else None
+            machine.start(accelerator, self._arguments(machine.index, kernel, initrd, end), [end] if ends else [])
         for end in ends:
             end.close()
         for machine in self._machines:
             machine.wait_until_ready(BOOT_LIMIT.get(accelerator, 60))
+
+    def _arguments(self, index, kernel, initrd, wire):
+        """Of qemu. wire: a descriptor of the link between two machines."""
+        agent = " ".join(f'"{word}"' for word in (sys.executable, "-I", "-S", GUEST, self._count, index))
+        words = ["-machine", "pc", "-cpu", "max,-arch-capabilities", "-smp", str(self._processors), "-m", str(self._memory), "-nodefaults", "-display", "none",
+                 "-no-reboot", "-kernel", str(kernel), "-initrd", str(initrd), "-append",
+                 f"console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on no_timer_check -- {agent}",
+                 "-virtfs", "local,path=/,mount_tag=root,readonly=on,security_model=none,multidevs=remap"]
+        if wire is not None:
+            words += ["-device", f"virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:78:00:0{index + 1}", "-netdev", f"socket,id=wire,fd={wire}"]
+        return words
 
     def _end_machines(self):
         for machine in self._machines:
@@ -306,9 +299,6 @@ class Machines:
             self._alarm.cancel()
         self._end_machines()
         self._machines = []
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
         atexit.unregister(self.close)
 
 
