@@ -7,15 +7,16 @@ import pytest
 from jobs import BENCH, BUILD, LONG, RANK, SLOW, assert_verbs, packets, run, start
 
 CONFORMANCE = BUILD / "test" / "transport" / "test_transport"
-SAMPLE = ("Conformance.EverySizeAroundTheEagerLimit", "Conformance.ManyKeysOutOfOrder", "Conformance.MismatchIsToldOnBothSides",
-          "Conformance.CancelDropsWhatWasNotAskedFor", "Pairs.BothDisconnectAndConnectAnew", "Pairs.SleepersStreamBothWays",
-          "Processes.AKilledPeerIsNoticedWithinTwoSeconds")  # all of them in long runs: minutes where the machine is emulated
+# Left out always: a killed peer that must be noticed within two seconds, which is too little where all is emulated (test_two_machines.py has one).
+ALL = "*/verbs_processes-*AKilledPeer*"
+SAMPLE = ("Conformance.EverySizeAroundTheEagerLimit", "Conformance.MismatchIsToldOnBothSides", "Conformance.CancelDropsWhatWasNotAskedFor",
+          "Pairs.OneSideConnects", "Pairs.BothDisconnectAndConnectAnew")  # all of them take minutes
 
 
 def test_conformance(alone):
     before = packets(alone), packets(alone, "rxe1")
     env = {"QUOIT_VERBS_LIBRARY": "libibverbs.so.1", "QUOIT_TEST_VERBS_DEVICES": "rxe0,rxe1", "TEST_SLOW": str(SLOW), "GTEST_OUTPUT": ""}
-    cases = "*/verbs_processes" if LONG else ":".join(f"*{name}/verbs_processes" for name in SAMPLE)
+    cases = ALL if LONG else ":".join(f"*{name}/verbs_processes" for name in SAMPLE)
     done = alone.call([CONFORMANCE, f"--gtest_filter={cases}"], (600 if LONG else 60) * SLOW, env)
     assert done.status == 0, done.explain()
     passed = re.search(r"\[  PASSED  \] (\d+) tests", done.out)
@@ -25,14 +26,14 @@ def test_conformance(alone):
 
 def test_collectives(alone):
     before = packets(alone)
-    results = run([alone], [RANK, "check", 1, 1000, 300000])
+    results = run([alone], [RANK, "check", 1, 1000, 100000])
     assert all("checked 30\n" in done.out for done in results), results[0].out
-    assert_verbs(results, 5 * 1200000)
-    assert packets(alone) > before + 1000
+    assert_verbs(results, 5 * 400000)
+    assert packets(alone) > before + 300
 
 
 def test_bench_allreduce_checks_every_element(alone):
-    done = run([alone], [BENCH, "--sizes", "4,64K,4M", "--iterations", 3, "--warmup", 1, "--dtype", "float32,bfloat16", "--check"])[0]
+    done = run([alone], [BENCH, "--sizes", "4,64K,1M", "--iterations", 2, "--warmup", 1, "--dtype", "float32,bfloat16", "--check"])[0]
     rows = [line.split() for line in done.out.splitlines() if line.strip()[:1].isdigit()]
     assert len(rows) == 6 and all(row[-1] == "0" for row in rows), done.out
 
@@ -49,24 +50,24 @@ def test_a_gid_index_that_is_not_there(alone):
 def test_a_limit_on_locked_memory(alone, kib):
     """Below what the queues need the error tells the cure; above it, what cannot be registered goes over the stream."""
     limited = ["setpriv", "--bounding-set", "-ipc_lock", "prlimit", f"--memlock={kib * 1024}"]
-    processes = start([alone], [*limited, RANK, "check", 1, 1000, 600000])
+    processes = start([alone], [*limited, RANK, "check", 1, 200000])
     results = [process.wait(60 * SLOW) for process in processes]
     if kib == 64:
         for done in results:
             assert done.status == 1 and "ulimit -l" in done.out, done.explain()
     else:
         assert all(done.status == 0 for done in results), "\n".join(done.explain() for done in results)
-        assert_verbs(results, 5 * 2400000)
+        assert_verbs(results, 5 * 800000)
 
 
-@pytest.mark.parametrize("link, path", [(400, 256), (700, 512), (1500, 1024)])
+@pytest.mark.parametrize("link, path", [(400, 256), (1500, 1024)] + ([(700, 512)] if LONG else []))
 def test_small_mtu(alone, link, path):
     try:
         for end in range(2):
             alone.check("ip", "link", "set", f"net{end}", "mtu", str(link))
-        info = alone.check("ibv_devinfo", "-d", "rxe0") if alone.call(["which", "ibv_devinfo"]).status == 0 else None
-        assert info is None or re.search(rf"active_mtu:\s+{path} ", info), info
+        before = packets(alone)
         assert_verbs(run([alone], [RANK, "check", 1, 1000, 30000]), 5 * 120000)
+        assert packets(alone) - before >= 5 * 120000 / path, "packets are larger than the path takes"
     finally:
         for end in range(2):
             alone.check("ip", "link", "set", f"net{end}", "mtu", "9000")
