@@ -3,6 +3,8 @@
  * The verbs transport where the conformance suite does not reach: failures of the device and of each call of libibverbs, late
  * completions, registrations, the choice of device, port and GID, and the parsers of what peers send. Over the fake libibverbs.
  */
+#include "test/support/bytes.h"
+
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>
@@ -59,17 +61,7 @@ std::string alive()
     return text;
 }
 
-std::string pattern(size_t length, unsigned seed)
-{
-    std::string bytes(length, '\0');
-    std::mt19937_64 random(seed);
-    for (size_t at = 0; at < length; at += 64) { /* the tests are compiled without optimisation: few numbers, many bytes */
-        uint64_t number = random();
-        memset(&bytes[at], static_cast<int>(number >> 8), std::min<size_t>(64, length - at));
-        memcpy(&bytes[at], &number, std::min(sizeof number, length - at));
-    }
-    return bytes;
-}
+using test_bytes::pattern;
 
 /* Two transports of this process, driven by this thread. */
 struct Pair {
