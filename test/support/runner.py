@@ -102,6 +102,8 @@ def how(status):
 
 def share_compilations():
     """The package is made of the same C files, with the same options, as the C tests: compiled once, they come from ccache's store then."""
+    os.environ.setdefault("CC", "cc")  # by the same name, too: the package's builder would call the compiler gcc, to ccache another one
+    os.environ.setdefault("CXX", "c++")
     if shutil.which("ccache"):
         os.environ.setdefault("CMAKE_C_COMPILER_LAUNCHER", "ccache")
         os.environ.setdefault("CCACHE_DIR", os.path.join(ROOT, "build", "ccache"))
