@@ -182,11 +182,11 @@ def c_tests(clock):
     return outcome
 
 
-def sanitized_build(folder, sanitizers):
+def sanitized_build(folder, sanitizers, *more):
     def build(clock):
         outcome = Outcome()
         flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_BENCH=OFF", f"-DQUOIT_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1 -g1",
-                 "-DCMAKE_CXX_FLAGS=-O1 -g1"]
+                 "-DCMAKE_CXX_FLAGS=-O1 -g1", *more]
         if configure_and_build(folder, flags, clock, outcome, f"build with -fsanitize={sanitizers}"):
             outcome.passed += 1
         return outcome
@@ -298,7 +298,8 @@ class Suite:
 SUITES = {
     "build": Suite("the library, bench_allreduce and the C tests build", c_build, behind=True),
     "package": Suite("the Python package builds and imports", package, behind=True),
-    "build-asan": Suite("the same build with AddressSanitizer", sanitized_build("build-asan", "address,undefined"), behind=True),
+    "build-asan": Suite("the same build with AddressSanitizer",
+                        sanitized_build("build-asan", "address,undefined", f"-DQUOIT_TEST_OBJECTS={ROOT}/build"), ("build",), behind=True),
     "build-tsan": Suite("the same build with ThreadSanitizer", sanitized_build("build-tsan", "thread"), behind=True),
     "clang": Suite("the core and bench_allreduce build with clang", clang_build, behind=True),
     "c": Suite("C tests", c_tests, ("build",)),
@@ -387,7 +388,10 @@ def run_suites(chosen, limit):
 
 def with_needs(keys):
     """In the order of SUITES."""
-    wanted = set(keys) | {need for key in keys for need in SUITES[key].needs}
+    wanted = set(keys)
+    for key in reversed(SUITES):  # a suite stands after those it needs
+        if key in wanted:
+            wanted.update(SUITES[key].needs)
     return [key for key in SUITES if key in wanted]
 
 

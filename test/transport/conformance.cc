@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The suite's machinery: peers, their other side, threads and forked processes. */
 #include "conformance.h"
+#include "test/support/built.h"
 
 #include <algorithm>
 #include <cstring>
@@ -362,11 +363,11 @@ void tls_prepare()
 
 /* Before any test: the plug-in is found through its setting, TCP stays on loopback. */
 const bool prepared = [] {
-    setenv("QUOIT_TRANSPORT_PLUGIN", PLUGIN_FOLDER "/plugin_pipe.so", 1);
+    setenv("QUOIT_TRANSPORT_PLUGIN", built_path("plugin_pipe.so").c_str(), 1);
     setenv("QUOIT_INTERFACE", "lo", 0);
     if (getenv("QUOIT_TEST_TLS")) tls_prepare();
 #ifdef FAKE_VERBS
-    setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 0); /* the user may name the real one */
+    setenv("QUOIT_VERBS_LIBRARY", built_path(FAKE_VERBS).c_str(), 0); /* the user may name the real one */
 #endif
     return true;
 }();

@@ -3,6 +3,7 @@
  * The verbs transport where the conformance suite does not reach: failures of the device and of each call of libibverbs, late
  * completions, registrations, the choice of device, port and GID, and the parsers of what peers send. Over the fake libibverbs.
  */
+#include "test/support/built.h"
 #include "test/support/bytes.h"
 
 #include <gtest/gtest.h>
@@ -34,9 +35,11 @@ extern "C" {
 
 namespace {
 
+const std::string fake_path = built_path("libibverbs.so.1");
+
 /* The fake, as the transport opens it. */
 struct Fake {
-    void *handle = dlopen(FAKE_VERBS, RTLD_NOW);
+    void *handle = dlopen(fake_path.c_str(), RTLD_NOW);
     template <typename Function> Function find(const char *name) const { return reinterpret_cast<Function>(dlsym(handle, name)); }
     decltype(&fake_verbs_calm) calm = find<decltype(&fake_verbs_calm)>("fake_verbs_calm");
     decltype(&fake_verbs_fail_call) fail_call = find<decltype(&fake_verbs_fail_call)>("fake_verbs_fail_call");
@@ -350,7 +353,7 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
 const verbs_library_t *library()
 {
     const verbs_library_t *result = nullptr;
-    EXPECT_EQ(verbs_library_open(FAKE_VERBS, &result), QUOIT_OK) << error_text();
+    EXPECT_EQ(verbs_library_open(fake_path.c_str(), &result), QUOIT_OK) << error_text();
     return result;
 }
 
@@ -560,13 +563,13 @@ TEST(VerbsLibraryDeathTest, AMissingLibraryIsNamedAndOneThatLacksFunctionsToo)
         bool missing = verbs_library_open("/nowhere/libibverbs.so.1", &result) == QUOIT_ERR_NOT_FOUND &&
                        strstr(error_text(), "/nowhere/libibverbs.so.1 was not found") != nullptr;
         bool lacking = verbs_library_open("libm.so.6", &result) == QUOIT_ERR_NOT_FOUND && strstr(error_text(), "has no function ibv_") != nullptr;
-        _exit(missing && lacking && verbs_library_open(FAKE_VERBS, &result) == QUOIT_OK ? 0 : 1);
+        _exit(missing && lacking && verbs_library_open(fake_path.c_str(), &result) == QUOIT_OK ? 0 : 1);
     }, testing::ExitedWithCode(0), "");
 }
 
 const bool prepared = [] {
     setenv("QUOIT_INTERFACE", "lo", 1);
-    setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 1);
+    setenv("QUOIT_VERBS_LIBRARY", fake_path.c_str(), 1);
     return true;
 }();
 
