@@ -4,6 +4,7 @@
 // the right result or in an error that has a text; nothing is left behind.
 #include "test/comm/operations.h"
 #include "test/comm/ranks.h"
+#include "test/support/built.h"
 
 #include <gtest/gtest.h>
 
@@ -44,7 +45,7 @@ const Plugin &plugin()
     static const Plugin found = [] {
         Plugin one;
         if (!getenv("QUOIT_TEST_CHAOS")) fprintf(stderr, "run by ctest -R chaos, which sets what the plug-in needs\n"), abort();
-        void *object = dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
+        void *object = dlopen(built_path("plugin_chaos.so").c_str(), RTLD_NOW | RTLD_LOCAL);
         if (!object) fprintf(stderr, "%s\n", dlerror()), abort();
         one.begin = reinterpret_cast<chaos_begin_t *>(dlsym(object, "chaos_begin"));
         one.look = reinterpret_cast<chaos_look_t *>(dlsym(object, "chaos_look"));

@@ -3,9 +3,12 @@
 
 #include "../reduce/reference.h"
 
+#include <array>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <mutex>
 #include <new>
 
 namespace comm_test {
@@ -153,7 +156,66 @@ static void put_element(quoit_dtype_t dtype, bool product, unsigned choice, unsi
     }
 }
 
-Operation::Bytes Operation::input(int from, int part, size_t count) const
+// Bytes that are made once and kept while the ranks that need them come by; the oldest go first.
+class Kept {
+  public:
+    using Key = std::array<uint64_t, 7>;
+    using Bytes = std::vector<unsigned char>;
+
+    std::shared_ptr<const Bytes> find(const Key &key, size_t size, const std::function<Bytes()> &make)
+    {
+        std::shared_ptr<Entry> entry = find_entry(key, size);
+        std::call_once(entry->made, [&] { entry->bytes = make(); });
+        return {entry, &entry->bytes};
+    }
+
+  private:
+    struct Entry {
+        explicit Entry(size_t its_size) : size(its_size) {}
+        const size_t size;
+        std::once_flag made;
+        Bytes bytes;
+    };
+
+    std::shared_ptr<Entry> find_entry(const Key &key, size_t size)
+    {
+        std::lock_guard lock(mutex_);
+        for (auto &[known, entry] : entries_)
+            if (known == key) return entry;
+        entries_.emplace_front(key, std::make_shared<Entry>(size));
+        total_ += size;
+        while (entries_.size() > 100 || (total_ > (64 << 20) && entries_.size() > 1)) {
+            total_ -= entries_.back().second->size;
+            entries_.pop_back();
+        }
+        return entries_.front().second;
+    }
+
+    std::mutex mutex_;
+    std::deque<std::pair<Key, std::shared_ptr<Entry>>> entries_;
+    size_t total_ = 0;
+};
+
+static Kept &kept()
+{
+    static Kept all;
+    return all;
+}
+
+Operation::Known Operation::input(int from, int part, size_t count) const
+{
+    uint64_t product = reduces(case_.collective) && case_.op == QUOIT_PROD;
+    return kept().find({0, case_.dtype, product, case_.values, static_cast<uint64_t>(from), static_cast<uint64_t>(part), count}, count * width_,
+                       [&] { return make_input(from, part, count); });
+}
+
+Operation::Known Operation::reduced(int part, size_t count) const
+{
+    return kept().find({1, case_.dtype, case_.op, case_.values, static_cast<uint64_t>(size_), static_cast<uint64_t>(part), count}, count * width_,
+                       [&] { return make_reduced(part, count); });
+}
+
+Operation::Bytes Operation::make_input(int from, int part, size_t count) const
 {
     unsigned char table[4][16];
     for (unsigned choice = 0; choice < 4; choice++)
@@ -174,18 +236,18 @@ static void factor_of(int rank, double factor[2])
     memcpy(factor, factors[rank % 3], sizeof factors[0]);
 }
 
-Operation::Bytes Operation::reduced(int part, size_t count) const
+Operation::Bytes Operation::make_reduced(int part, size_t count) const
 {
-    std::vector<Bytes> inputs;
+    std::vector<Known> inputs;
     std::vector<const unsigned char *> sources;
     for (int rank = 0; rank < size_; rank++) {
-        Bytes own = input(rank, part, count);
+        Known own = input(rank, part, count);
         double factor[2];
         factor_of(rank, factor);
-        if (case_.op == QUOIT_PREMUL_SUM) own = reference::scale(case_.dtype, own.data(), count, factor);
+        if (case_.op == QUOIT_PREMUL_SUM) own = std::make_shared<Bytes>(reference::scale(case_.dtype, own->data(), count, factor));
         inputs.push_back(std::move(own));
     }
-    for (const Bytes &each : inputs) sources.push_back(each.data());
+    for (const Known &each : inputs) sources.push_back(each->data());
     if (count == 0) return {};
     return reference::reduce(case_.dtype, case_.op, sources, count, case_.op == QUOIT_AVG ? size_ : 0);
 }
@@ -212,7 +274,7 @@ Operation::Operation(const Case &one, quoit_comm_t *comm)
     prepare_reference();
     factor_of(rank_, factor_);
     lay_out();
-    for (const Block &each : send_) send_before_.emplace_back(each.data(), each.data() + each.bytes);
+    for (const Block &each : send_) send_before_.push_back(std::make_shared<Bytes>(each.data(), each.data() + each.bytes));
     for (Block &each : send_) send_parts_.push_back({each.bytes ? each.data() : nullptr, each.bytes / width_});
     for (Block &each : recv_) recv_parts_.push_back({each.bytes ? each.data() : nullptr, each.bytes / width_});
 }
@@ -226,8 +288,8 @@ void Operation::lay_out()
         side[0].make(count * width_, memory);
     };
     auto fill = [&](Block &block, size_t at, int part, size_t count) {
-        Bytes bytes = input(rank_, part, count);
-        if (count) memcpy(block.data() + at, bytes.data(), bytes.size());
+        Known bytes = input(rank_, part, count);
+        if (count) memcpy(block.data() + at, bytes->data(), bytes->size());
     };
     size_t count = case_.count, n = static_cast<size_t>(size_);
     auto each_part = [&](const std::function<void(int)> &visit) {
@@ -357,8 +419,9 @@ quoit_status_t Operation::issue(quoit_request_t **request, int timeout_ms)
 
 // ------------------------------------------------------------------ checking
 
-std::string Operation::compare(const Block &block, size_t at, const Bytes &expected, const char *what, int part) const
+std::string Operation::compare(const Block &block, size_t at, const Known &known, const char *what, int part) const
 {
+    const Bytes &expected = *known;
     if (expected.empty() || memcmp(block.data() + at, expected.data(), expected.size()) == 0) return "";
     size_t i = 0;
     while (block.data()[at + i] == expected[i]) i++;
@@ -409,14 +472,16 @@ std::string Operation::check_inputs()
 {
     bool scatters = case_.collective == Collective::ReduceScatter || case_.collective == Collective::ReduceScatterv;
     for (size_t i = 0; i < send_.size(); i++) {
-        Bytes before = send_before_[i];
+        Known known = send_before_[i];
         if (in_place_ && scatters) {
+            Bytes before = *known;
             bool whole = case_.collective == Collective::ReduceScatterv;
             size_t at = whole ? 0 : static_cast<size_t>(rank_) * case_.count * width_;
             size_t length = whole ? (i == static_cast<size_t>(rank_) ? send_[i].bytes : 0) : case_.count * width_;
             if (length) memcpy(before.data() + at, send_[i].data() + at, length);
+            known = std::make_shared<Bytes>(std::move(before));
         }
-        std::string wrong = compare(send_[i], 0, before, "the input changed", static_cast<int>(i));
+        std::string wrong = compare(send_[i], 0, known, "the input changed", static_cast<int>(i));
         if (!wrong.empty()) return wrong;
     }
     return "";

@@ -74,11 +74,14 @@ class Operation {
         void make(size_t size, quoit_comm_t *comm);
     };
     using Bytes = std::vector<unsigned char>;
-    Bytes input(int from, int part, size_t count) const;
-    Bytes reduced(int part, size_t count) const;
+    using Known = std::shared_ptr<const Bytes>; // the same for all ranks: those that are threads work it out once
+    Known input(int from, int part, size_t count) const;
+    Known reduced(int part, size_t count) const;
+    Bytes make_input(int from, int part, size_t count) const;
+    Bytes make_reduced(int part, size_t count) const;
     size_t count_of(int rank) const;
     void lay_out();
-    std::string compare(const Block &block, size_t at, const Bytes &expected, const char *what, int part) const;
+    std::string compare(const Block &block, size_t at, const Known &known, const char *what, int part) const;
     std::string check_blocks();
     std::string check_inputs();
 
@@ -90,7 +93,7 @@ class Operation {
     bool in_place_;
     std::vector<Block> send_, recv_; // one, or one a part
     std::vector<quoit_part_t> send_parts_, recv_parts_;
-    std::vector<Bytes> send_before_;
+    std::vector<Known> send_before_;
 };
 
 // Issue, wait and check; "" when all is well.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks.h"
+#include "test/support/built.h"
 
 #include <gtest/gtest.h>
 
@@ -39,23 +40,9 @@ double seconds()
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-bool has_thread_sanitizer()
-{
-#ifdef __SANITIZE_THREAD__
-    return true;
-#else
-    return false;
-#endif
-}
+bool has_thread_sanitizer() { return __tsan_init; }
 
-bool has_sanitizer()
-{
-#ifdef QUOIT_SANITIZED /* AddressSanitizer is not in the tests' own code, see test/CMakeLists.txt */
-    return true;
-#else
-    return false;
-#endif
-}
+bool has_sanitizer() { return built_sanitized(); }
 
 double slow()
 {

@@ -2,6 +2,7 @@
 // Operations that nobody waits for at once, from several threads, on several communicators; and messages between ranks.
 #include "operations.h"
 #include "ranks.h"
+#include "test/support/bytes.h"
 
 #include <gtest/gtest.h>
 
@@ -299,7 +300,7 @@ std::vector<unsigned char> payload(int from, int to, uint32_t tag, int number, s
 {
     std::vector<unsigned char> data(bytes + 1);
     uint64_t state = ((static_cast<uint64_t>(from) * 131 + static_cast<uint64_t>(to)) * 131 + tag) * 131 + static_cast<uint64_t>(number);
-    for (size_t i = 0; i < bytes; i++) data[i] = static_cast<unsigned char>((state + i) * 0x9e3779b97f4a7c15u >> 56);
+    test_bytes::fill(data.data(), bytes, state);
     data[bytes] = 0x5a;
     return data;
 }

@@ -163,7 +163,9 @@ void put_code(quoit_dtype_t dtype, Bytes &to, size_t i, double value)
 double decode(quoit_dtype_t dtype, uint32_t code)
 {
     Format format = format_of(dtype);
-    double value = positive(format, code & (format.sign() - 1));
+    const std::vector<double> &list = values(dtype);
+    uint32_t magnitude = code & (format.sign() - 1);
+    double value = magnitude + 1 < list.size() ? list[magnitude] : positive(format, magnitude);
     return code & format.sign() ? -value : value;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** Connections that go well: both ways of asking, ties, messages, attached memory, goodbye, nothing left behind. */
 #include "shm_harness.h"
+#include "test/support/bytes.h"
 
 #include <thread>
 
@@ -8,13 +9,7 @@ using namespace shm_test;
 
 namespace {
 
-std::string pattern(size_t length, unsigned seed)
-{
-    std::mt19937 random(seed);
-    std::string bytes(length, '\0');
-    for (char &byte : bytes) byte = static_cast<char>(random());
-    return bytes;
-}
+using test_bytes::pattern;
 
 TEST(ShmConnect, OnlyOneSideAsks)
 {

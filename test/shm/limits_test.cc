@@ -70,7 +70,7 @@ TEST(ShmLimits, NoMemfd)
     }
 }
 
-#ifndef QUOIT_SANITIZED /* their shadow memory is beyond any limit of this kind */
+/* Not with a sanitizer, whose shadow memory is beyond any limit of this kind. */
 TEST(ShmLimits, AddressSpace)
 {
     for (rlim_t space : {rlim_t{20} << 20, rlim_t{33} << 20}) { /* less than the arena; the arena, but not beside the program */
@@ -81,7 +81,6 @@ TEST(ShmLimits, AddressSpace)
         EXPECT_NE(opened.text.find("ulimit -v"), std::string::npos) << opened.text;
     }
 }
-#endif
 
 /* A file beyond this limit would end the process with SIGXFSZ. */
 TEST(ShmLimits, FileSize)

@@ -102,6 +102,8 @@ def how(status):
 
 def share_compilations():
     """The package is made of the same C files, with the same options, as the C tests: compiled once, they come from ccache's store then."""
+    os.environ.setdefault("CC", "cc")  # by the same name, too: the package's builder would call the compiler gcc, to ccache another one
+    os.environ.setdefault("CXX", "c++")
     if shutil.which("ccache"):
         os.environ.setdefault("CMAKE_C_COMPILER_LAUNCHER", "ccache")
         os.environ.setdefault("CCACHE_DIR", os.path.join(ROOT, "build", "ccache"))
@@ -180,11 +182,11 @@ def c_tests(clock):
     return outcome
 
 
-def sanitized_build(folder, sanitizers):
+def sanitized_build(folder, sanitizers, *more):
     def build(clock):
         outcome = Outcome()
         flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_BENCH=OFF", f"-DQUOIT_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1 -g1",
-                 "-DCMAKE_CXX_FLAGS=-O1 -g1"]
+                 "-DCMAKE_CXX_FLAGS=-O1 -g1", *more]
         if configure_and_build(folder, flags, clock, outcome, f"build with -fsanitize={sanitizers}"):
             outcome.passed += 1
         return outcome
@@ -296,7 +298,8 @@ class Suite:
 SUITES = {
     "build": Suite("the library, bench_allreduce and the C tests build", c_build, behind=True),
     "package": Suite("the Python package builds and imports", package, behind=True),
-    "build-asan": Suite("the same build with AddressSanitizer", sanitized_build("build-asan", "address,undefined"), behind=True),
+    "build-asan": Suite("the same build with AddressSanitizer",
+                        sanitized_build("build-asan", "address,undefined", f"-DQUOIT_TEST_OBJECTS={ROOT}/build"), ("build",), behind=True),
     "build-tsan": Suite("the same build with ThreadSanitizer", sanitized_build("build-tsan", "thread"), behind=True),
     "clang": Suite("the core and bench_allreduce build with clang", clang_build, behind=True),
     "c": Suite("C tests", c_tests, ("build",)),
@@ -386,7 +389,10 @@ def run_suites(chosen, limit):
 
 def with_needs(keys):
     """In the order of SUITES."""
-    wanted = set(keys) | {need for key in keys for need in SUITES[key].needs}
+    wanted = set(keys)
+    for key in reversed(SUITES):  # a suite stands after those it needs
+        if key in wanted:
+            wanted.update(SUITES[key].needs)
     return [key for key in SUITES if key in wanted]
 
 

@@ -3,6 +3,8 @@
 #ifndef QUOIT_TEST_TCP_HARNESS_H
 #define QUOIT_TEST_TCP_HARNESS_H
 
+#include "test/support/bytes.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -177,16 +179,7 @@ inline void run_for(std::vector<Node *> nodes, int ms)
 
 inline quoit_status_t status_of(quoit_endpoint_t *endpoint) { return transport_tcp.endpoint_status(endpoint); }
 
-inline std::string pattern(size_t length, uint64_t seed)
-{
-    std::string bytes(length, '\0');
-    uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-    for (auto &byte : bytes) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        byte = (char)(state >> 56);
-    }
-    return bytes;
-}
+using test_bytes::pattern;
 
 /* A plain blocking socket connected to a node, as anyone on the network could make one. */
 inline int stray_socket(const tcp_name_t &name)

@@ -14,6 +14,7 @@ start from nothing.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -122,8 +123,8 @@ class Nursery:
                     self.born.append(said["pid"])
             seconds = 0
 
-    def fork(self, words: list[str], env: dict[str, str], output: Path, cwd: Path, imports: list[str]) -> ForkedRank:
-        order = {"words": words, "env": env, "output": str(output), "cwd": str(cwd), "imports": imports}
+    def fork(self, words: list[str], env: dict[str, str], output: Path, cwd: Path, imports: list[str], place: Optional[list[str]]) -> ForkedRank:
+        order = {"words": words, "env": env, "output": str(output), "cwd": str(cwd), "imports": imports, "place": place}
         self.link.sendall(json.dumps(order).encode() + b"\n")
         while not self.born:
             self.hear(5)
@@ -146,13 +147,18 @@ def start(
     meanwhile: Optional[Callable[[list[Any]], None]] = None,
     directory: Optional[Path] = None,
     port: Optional[int] = None,
+    hosts: Any = None,
 ) -> list[Rank]:
-    """Run `worker` in `size` processes (or only `ranks`); `meanwhile` is called with them once they are started."""
+    """Run `worker` in `size` processes (or only `ranks`); `meanwhile` is called with them once they are started.
+
+    `hosts` (of test/support/hosts.py) says which of its network namespaces each rank is in; their loopback is not this one.
+    """
     port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="quoit-test-") as own_directory:
         place = Path(directory or own_directory)
         processes: dict[int, Union[subprocess.Popen, ForkedRank]] = {}
         fresh = any(not name.startswith("QUOIT_") for name in env or {})
+        assert not (fresh and hosts), "only ranks that are forked can enter a namespace"
         for number in ranks if ranks is not None else range(size):
             variables = dict(os.environ)
             variables.update(
@@ -167,12 +173,17 @@ def start(
                 TEST_LIMIT=str(limit * SLOW),
                 TEST_ARGUMENT=json.dumps(argument),
             )
+            where = None
+            if hosts is not None:
+                _, host, local = hosts.places()[number]
+                where = [hosts.namespace(host), hosts.name(host)]
+                variables.update(LOCAL_RANK=str(local), MASTER_ADDR=hosts.address(0))
             variables.update(env or {})
             output = place / f"output{number}"
-            words = [Path(inspect.getsourcefile(worker)).stem, worker.__name__, backend or ""]
+            words = [str(Path(inspect.getsourcefile(worker)).resolve()), worker.__name__, backend or ""]
             if not fresh:
                 imports = getattr(inspect.getmodule(worker), "IMPORTS", [])
-                processes[number] = nursery().fork(words, variables, output, place, imports)
+                processes[number] = nursery().fork(words, variables, output, place, imports, where)
                 continue
             with open(output, "wb") as file:
                 processes[number] = subprocess.Popen(
@@ -253,7 +264,19 @@ def _become(order: dict[str, Any]) -> list[str]:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
+    if order["place"]:
+        _enter(*order["place"])
     return order["words"]
+
+
+def _enter(namespace: str, name: str) -> None:
+    """Be on the host that a network namespace is, as `ip netns exec` and `unshare --uts` do it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}") as file:
+        entered = libc.setns(file.fileno(), 0x40000000) == 0 and libc.unshare(0x04000000) == 0  # CLONE_NEWNET, CLONE_NEWUTS
+    if not entered:
+        raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+    socket.sethostname(name)
 
 
 def _nurse(link: socket.socket) -> list[str]:
@@ -303,7 +326,7 @@ def _main() -> None:
     source, name, backend = words
     faulthandler.enable()
     faulthandler.dump_traceback_later(max(1.0, float(os.environ["TEST_LIMIT"]) - 2), exit=False)
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(Path(source).parent), str(HERE)]
 
     import torch
     import torch.distributed as dist
@@ -315,7 +338,7 @@ def _main() -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if backend:
         dist.init_process_group(backend, init_method="env://")
-    result = getattr(importlib.import_module(source), name)(rank, size)
+    result = getattr(importlib.import_module(Path(source).stem), name)(rank, size)
     faulthandler.cancel_dump_traceback_later()
     if backend and dist.is_initialized():
         dist.destroy_process_group()

@@ -3,6 +3,8 @@
 #ifndef QUOIT_TEST_CHANNEL_HARNESS_H
 #define QUOIT_TEST_CHANNEL_HARNESS_H
 
+#include "test/support/bytes.h"
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -82,16 +84,7 @@ inline quoit_status_t pipe_read(void *pointer, const struct iovec *iov, int coun
 
 inline const pipe_ops_t test_pipe_ops = {pipe_write, pipe_read};
 
-inline std::string pattern(size_t length, uint64_t seed)
-{
-    std::string bytes(length, '\0');
-    uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-    for (size_t at = 0; at < length; at += sizeof state) {
-        state = (state ^ (state >> 29)) * 6364136223846793005u + 1442695040888963407u;
-        memcpy(&bytes[at], &state, std::min(sizeof state, length - at));
-    }
-    return bytes;
-}
+using test_bytes::pattern;
 
 struct Options {
     int pipes = 1;
@@ -189,9 +182,7 @@ struct Message {
     }
     bool canaries() const
     {
-        for (size_t i = 0; i < margin; i++)
-            if (bytes[i] != 0x5a || bytes[margin + length + i] != 0x5a) return false;
-        return true;
+        return test_bytes::all_are(bytes.data(), margin, 0x5a) && test_bytes::all_are(bytes.data() + margin + length, margin, 0x5a);
     }
     std::string content() const { return bytes.substr(margin, length); }
     bool done() const { return transfer.status != QUOIT_IN_PROGRESS; }

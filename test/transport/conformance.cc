@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The suite's machinery: peers, their other side, threads and forked processes. */
 #include "conformance.h"
+#include "test/support/built.h"
 
 #include <algorithm>
 #include <cstring>
@@ -31,17 +32,6 @@ void require_ok(quoit_status_t status, const std::string &text)
     if (status != QUOIT_OK) fail(text + ": " + quoit_status_text(status) + ": " + error_text());
 }
 
-std::string pattern(size_t length, uint64_t seed)
-{
-    std::string bytes(length, '\0');
-    uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-    for (size_t at = 0; at < length; at += sizeof state) {
-        state = (state ^ (state >> 29)) * 6364136223846793005u + 1442695040888963407u;
-        memcpy(&bytes[at], &state, std::min(sizeof state, length - at));
-    }
-    return bytes;
-}
-
 size_t eager_limit() { return (size_t)setting_int(SETTING_EAGER_LIMIT); }
 size_t segment_size() { return (size_t)setting_int(SETTING_SEGMENT_SIZE); }
 
@@ -66,16 +56,12 @@ Message::Message(const std::string &content) : length(content.size()), bytes(con
 
 bool Message::canaries() const
 {
-    for (size_t i = 0; i < margin; i++)
-        if (bytes[i] != 0x5a || bytes[margin + length + i] != 0x5a) return false;
-    return true;
+    return test_bytes::all_are(bytes.data(), margin, 0x5a) && test_bytes::all_are(bytes.data() + margin + length, margin, 0x5a);
 }
 
 bool Message::filled_with(char byte) const
 {
-    for (size_t i = 0; i < length; i++)
-        if (bytes[margin + i] != byte) return false;
-    return true;
+    return test_bytes::all_are(bytes.data() + margin, length, byte);
 }
 
 /* ---------------------------------------------------------------- peers */
@@ -402,11 +388,11 @@ void tls_prepare()
 
 /* Before any test: the plug-in is found through its setting, TCP stays on loopback. */
 const bool prepared = [] {
-    setenv("QUOIT_TRANSPORT_PLUGIN", PLUGIN_FOLDER "/plugin_pipe.so", 1);
+    setenv("QUOIT_TRANSPORT_PLUGIN", built_path("plugin_pipe.so").c_str(), 1);
     setenv("QUOIT_INTERFACE", "lo", 0);
     if (getenv("QUOIT_TEST_TLS")) tls_prepare();
 #ifdef FAKE_VERBS
-    setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 0); /* the user may name the real one */
+    setenv("QUOIT_VERBS_LIBRARY", built_path(FAKE_VERBS).c_str(), 0); /* the user may name the real one */
 #endif
     return true;
 }();

@@ -8,6 +8,8 @@
 #ifndef QUOIT_TEST_CONFORMANCE_H
 #define QUOIT_TEST_CONFORMANCE_H
 
+#include "test/support/bytes.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -44,7 +46,7 @@ inline void require(bool condition, const std::string &text)
 /* With the thread's error text. */
 void require_ok(quoit_status_t status, const std::string &text);
 
-std::string pattern(size_t length, uint64_t seed);
+using test_bytes::pattern;
 size_t eager_limit();
 size_t segment_size();
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry: order and names of QUOIT_TRANSPORT, plug-ins good and bad. */
+#include "test/support/built.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,7 +14,7 @@ extern "C" {
 
 namespace {
 
-const std::string folder = PLUGIN_FOLDER "/";
+const std::string folder = built_path("");
 
 class Registry : public testing::Test {
 protected:

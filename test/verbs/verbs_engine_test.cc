@@ -24,7 +24,7 @@ namespace {
 
 unsigned long registrations()
 {
-    static auto count = reinterpret_cast<decltype(&fake_verbs_count)>(dlsym(dlopen(FAKE_VERBS, RTLD_NOW), "fake_verbs_count"));
+    static auto count = reinterpret_cast<decltype(&fake_verbs_count)>(dlsym(dlopen(built_path(FAKE_VERBS).c_str(), RTLD_NOW), "fake_verbs_count"));
     return count("reg_mr");
 }
 

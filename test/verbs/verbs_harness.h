@@ -2,6 +2,8 @@
 /* What the tests of verbs share: the fake libibverbs' orders and counts, and a fixture that looks for what was left behind. */
 #pragma once
 
+#include "test/support/built.h"
+
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>
@@ -16,7 +18,7 @@ namespace verbs_test {
 
 /* The fake, as the transport opens it. */
 struct Fake {
-    void *handle = dlopen(FAKE_VERBS, RTLD_NOW);
+    void *handle = dlopen(built_path(FAKE_VERBS).c_str(), RTLD_NOW);
     template <typename Function> Function find(const char *name) const { return reinterpret_cast<Function>(dlsym(handle, name)); }
     decltype(&fake_verbs_calm) calm = find<decltype(&fake_verbs_calm)>("fake_verbs_calm");
     decltype(&fake_verbs_fail_call) fail_call = find<decltype(&fake_verbs_fail_call)>("fake_verbs_fail_call");

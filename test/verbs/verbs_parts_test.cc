@@ -30,7 +30,7 @@ namespace {
 const verbs_library_t *library()
 {
     const verbs_library_t *result = nullptr;
-    EXPECT_EQ(verbs_library_open(FAKE_VERBS, &result), QUOIT_OK) << error_text();
+    EXPECT_EQ(verbs_library_open(built_path(FAKE_VERBS).c_str(), &result), QUOIT_OK) << error_text();
     return result;
 }
 
@@ -393,7 +393,7 @@ TEST(VerbsLibraryDeathTest, AMissingLibraryIsNamedAndOneThatLacksFunctionsToo)
         bool missing = verbs_library_open("/nowhere/libibverbs.so.1", &result) == QUOIT_ERR_NOT_FOUND &&
                        strstr(error_text(), "/nowhere/libibverbs.so.1 was not found") != nullptr;
         bool lacking = verbs_library_open("libm.so.6", &result) == QUOIT_ERR_NOT_FOUND && strstr(error_text(), "has no function ibv_") != nullptr;
-        _exit(missing && lacking && verbs_library_open(FAKE_VERBS, &result) == QUOIT_OK ? 0 : 1);
+        _exit(missing && lacking && verbs_library_open(built_path(FAKE_VERBS).c_str(), &result) == QUOIT_OK ? 0 : 1);
     }, testing::ExitedWithCode(0), "");
 }
 

@@ -508,7 +508,7 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
 
 const bool prepared = [] {
     setenv("QUOIT_INTERFACE", "lo", 1);
-    setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 1);
+    setenv("QUOIT_VERBS_LIBRARY", fake_path.c_str(), 1);
     return true;
 }();
 
