@@ -12,6 +12,7 @@
  * Directory: a process tells its host mates where its sections are. An entry's communicator id is stored last, with release;
  * TOMBSTONE keeps the chain of probes whole after a section is gone. Ids 0 and 1 are never given to a communicator.
  */
+enum { LINE = 64 }; /* bytes; what is shared begins with one */
 enum { LEASES_KEPT = 32 << 20 }; /* bytes of large slots that resting communicators may hold on to */
 enum { DIRECTORY_ENTRIES = 640, DIRECTORY_MAGIC = 0x51444952, DIRECTORY_EMPTY = 0, DIRECTORY_TOMBSTONE = 1 };
 
@@ -75,12 +76,37 @@ static directory_entry_t *look_up(directory_t *directory, uint64_t comm)
     return NULL;
 }
 
+/*
+ * What a member published, here: at least `needed` bytes at an address that `alignment` divides, whatever its handle says. A handle is
+ * always a copy: the member could change the original between the look and the use.
+ */
+static quoit_status_t attach(const window_member_t *member, const uint8_t *handle, const char *what, size_t needed, size_t alignment,
+                             void **memory, size_t *length)
+{
+    quoit_endpoint_t *map = member->peer->map;
+    void *there = NULL;
+    size_t bytes = 0;
+    quoit_status_t status = map->transport->ops->attach(map, handle, &there, &bytes);
+    if (status == QUOIT_ERR_INVALID) return error_prefix(QUOIT_ERR_PROTOCOL, "%s published %s", member->peer->name, what);
+    if (status != QUOIT_OK) return status;
+    if (bytes < needed || (uintptr_t)there % alignment != 0)
+        return error_set(QUOIT_ERR_PROTOCOL, "%s published %s of %zu bytes at an address that ends in %02x; it must have %zu, at a multiple of %zu",
+                         member->peer->name, what, bytes, (unsigned)((uintptr_t)there & 255), needed, alignment);
+    *memory = there;
+    *length = bytes;
+    return QUOIT_OK;
+}
+
 static quoit_status_t peer_directory(const window_member_t *member, directory_t **directory)
 {
+    quoit_endpoint_t *map = member->peer->map;
     void *root = NULL;
-    quoit_status_t status = member->peer->map->transport->ops->attach(member->peer->map, NULL, &root);
-    if (status == QUOIT_OK) *directory = root;
-    return status;
+    size_t length = 0;
+    quoit_status_t status = map->transport->ops->attach(map, NULL, &root, &length);
+    if (status != QUOIT_OK) return status;
+    if (length < sizeof **directory) return error_set(QUOIT_ERR_PROTOCOL, "%s shares a root of %zu bytes", member->peer->name, length);
+    *directory = root;
+    return QUOIT_OK;
 }
 
 quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **result)
@@ -124,7 +150,8 @@ quoit_status_t window_find(window_t *window, int index)
     uint8_t handle[QUOIT_HANDLE_CAPACITY];
     memcpy(handle, entry->handle, sizeof handle);
     void *section = NULL;
-    status = member->peer->map->transport->ops->attach(member->peer->map, handle, &section);
+    size_t length = 0;
+    status = attach(member, handle, "a section", sizeof *member->section, LINE, &section, &length);
     if (status != QUOIT_OK) return status;
     member->section = section;
     return QUOIT_OK;
@@ -190,17 +217,19 @@ quoit_status_t window_lease(window_t *window, size_t bytes)
     return QUOIT_OK;
 }
 
-uint8_t *window_large(window_t *window, int index)
+uint8_t *window_large(window_t *window, int index, size_t needed)
 {
     if (index == window->me) return window->lease;
     window_member_t *member = &window->member[index];
     uint64_t number = atomic_load_explicit(&member->section->lease, memory_order_acquire);
-    if (number != member->lease) {
+    if (number != member->lease || needed > member->large_bytes) {
         uint8_t handle[QUOIT_HANDLE_CAPACITY];
         memcpy(handle, member->section->lease_handle, sizeof handle);
         void *memory = NULL;
-        if (member->peer->map->transport->ops->attach(member->peer->map, handle, &memory) != QUOIT_OK) return NULL;
+        size_t length = 0;
+        if (attach(member, handle, "large slots", needed, LINE, &memory, &length) != QUOIT_OK) return NULL;
         member->large = memory;
+        member->large_bytes = length;
         member->lease = number;
     }
     return member->large;
@@ -210,7 +239,6 @@ bool window_share_input(window_t *window, const void *input, size_t bytes, uint6
 {
     window_section_t *section = window->section;
     if (map_ops(window)->export_memory(map_transport(window), input, bytes, section->input_handle) != QUOIT_OK) return false;
-    section->input_length = bytes;
     atomic_store_explicit(&section->input_ticket, ticket, memory_order_release);
     return true;
 }
@@ -223,10 +251,11 @@ static quoit_status_t look_for_input(window_member_t *member, uint64_t ticket)
     uint8_t handle[QUOIT_HANDLE_CAPACITY];
     memcpy(handle, member->section->input_handle, sizeof handle);
     void *memory = NULL;
-    quoit_status_t status = member->peer->map->transport->ops->attach(member->peer->map, handle, &memory);
+    size_t length = 0;
+    quoit_status_t status = attach(member, handle, "an input", 0, 1, &memory, &length);
     if (status != QUOIT_OK) return status;
     member->input = memory;
-    member->input_length = member->section->input_length;
+    member->input_length = length;
     return QUOIT_OK;
 }
 
@@ -273,22 +302,23 @@ bool window_shares_cpu(window_t *window, unsigned cpu)
     return false;
 }
 
-bool window_consumed(window_t *window, uint64_t ticket)
+quoit_status_t window_consumed(window_t *window, uint64_t ticket)
 {
-    for (int i = 0; i < window->members; i++) {
+    for (int i = 0; i < window->members && ticket > 0; i++) {
         if (i == window->me) continue;
         window_member_t *member = &window->member[i];
         if (member->consumed >= ticket) continue;
-        if (!member->section && window_find(window, i) != QUOIT_OK) return false;
+        quoit_status_t status = window_find(window, i);
+        if (status != QUOIT_OK) return status == QUOIT_ERR_PROTOCOL ? status : QUOIT_IN_PROGRESS; /* the end of a member is told by its event */
         member->consumed = atomic_load_explicit(&member->section->line.consumed, memory_order_acquire);
-        if (member->consumed < ticket) return false;
+        if (member->consumed < ticket) return QUOIT_IN_PROGRESS;
     }
-    return true;
+    return QUOIT_OK;
 }
 
 void window_try_return(window_t *window)
 {
-    if (window->lease && !window->busy && window_consumed(window, window->ticket)) drop_lease(window);
+    if (window->lease && !window->busy && window_consumed(window, window->ticket) == QUOIT_OK) drop_lease(window);
 }
 
 void window_signal(window_t *window, _Atomic uint64_t *word, uint64_t ticket)

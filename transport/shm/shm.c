@@ -400,16 +400,18 @@ static quoit_status_t export_memory(quoit_transport_t *base, const void *pointer
     return QUOIT_OK;
 }
 
-static quoit_status_t attach(quoit_endpoint_t *base, const void *handle, void **pointer)
+static quoit_status_t attach(quoit_endpoint_t *base, const void *handle, void **pointer, size_t *length)
 {
     const shm_endpoint_t *endpoint = endpoint_of(base);
-    uint64_t offset = SHM_HEADER_SIZE;
+    uint64_t offset = SHM_HEADER_SIZE, bytes = QUOIT_ROOT_SIZE;
     if (!endpoint->peer || endpoint->state == SHM_CONNECTING) {
         return error_set(endpoint->state == SHM_ENDED ? QUOIT_ERR_CLOSED : QUOIT_ERR_AGAIN, "shm: %s is not connected", endpoint->name);
     }
-    quoit_status_t status = handle ? shm_handle_parse(handle, endpoint->base.peer, endpoint->peer_size, &offset) : QUOIT_OK;
-    if (!status) *pointer = (unsigned char *)endpoint->peer + offset;
-    return status;
+    quoit_status_t status = handle ? shm_handle_parse(handle, endpoint->base.peer, endpoint->peer_size, &offset, &bytes) : QUOIT_OK;
+    if (status) return status;
+    *pointer = (unsigned char *)endpoint->peer + offset;
+    *length = bytes;
+    return QUOIT_OK;
 }
 
 static void ring(quoit_endpoint_t *base)
