@@ -11,15 +11,20 @@
 /*
  * Directory: a process tells its host mates where its sections are. An entry's communicator id is stored last, with release;
  * TOMBSTONE keeps the chain of probes whole after a section is gone. Ids 0 and 1 are never given to a communicator.
+ *
+ * A member that never came is told by `left` that there is nothing for it any more. Its own entry comes before it looks for others, and the
+ * owner sets `left` before it looks whether it has come, with a fence on both sides between the two: so the one that comes sees `left`, or
+ * the owner sees that it has come, and keeps the section. When there is no free entry, one with that mark is used again.
  */
 enum { LINE = 64 }; /* bytes; what is shared begins with one */
 enum { LEASES_KEPT = 32 << 20 }; /* bytes of large slots that resting communicators may hold on to */
+enum { ABSENT_KEPT = 4 << 20 };  /* bytes that destroyed communicators may hold for members that have not come yet */
 enum { DIRECTORY_ENTRIES = 640, DIRECTORY_MAGIC = 0x51444952, DIRECTORY_EMPTY = 0, DIRECTORY_TOMBSTONE = 1 };
 
 typedef struct directory_entry {
     _Atomic uint64_t comm;
     uint8_t handle[QUOIT_HANDLE_CAPACITY];
-    uint64_t unused;
+    _Atomic uint64_t left; /* 1: its owner has destroyed the communicator, and nothing lies where the handle says */
 } directory_entry_t;
 
 typedef struct directory {
@@ -45,23 +50,38 @@ static quoit_status_t own_directory(engine_t *engine, directory_t **directory)
     return QUOIT_OK;
 }
 
+/* A free entry of the own directory, else one whose communicator has been left; NULL: none. */
+static directory_entry_t *find_room(directory_t *directory, uint64_t comm)
+{
+    directory_entry_t *spare = NULL;
+    for (int probe = 0; probe < DIRECTORY_ENTRIES; probe++) {
+        directory_entry_t *entry = &directory->entry[(comm + (uint64_t)probe) % DIRECTORY_ENTRIES];
+        if (atomic_load_explicit(&entry->comm, memory_order_relaxed) <= DIRECTORY_TOMBSTONE) return entry;
+        if (!spare && atomic_load_explicit(&entry->left, memory_order_relaxed) == 1) spare = entry;
+    }
+    return spare;
+}
+
 static quoit_status_t publish(window_t *window)
 {
     directory_t *directory;
     quoit_status_t status = own_directory(window->engine, &directory);
     if (status != QUOIT_OK) return status;
-    for (int probe = 0; probe < DIRECTORY_ENTRIES; probe++) {
-        int at = (int)((window->comm + (uint64_t)probe) % DIRECTORY_ENTRIES);
-        directory_entry_t *entry = &directory->entry[at];
-        if (atomic_load_explicit(&entry->comm, memory_order_relaxed) > DIRECTORY_TOMBSTONE) continue;
-        status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, entry->handle);
-        if (status != QUOIT_OK) return status;
-        atomic_store_explicit(&entry->comm, window->comm, memory_order_release);
-        window->entry = at;
-        return QUOIT_OK;
-    }
-    return error_set(QUOIT_ERR_NO_MEMORY, "window: this process already has %d communicators that share memory; destroy some first",
-                     DIRECTORY_ENTRIES);
+    directory_entry_t *entry = find_room(directory, window->comm);
+    if (!entry)
+        return error_set(QUOIT_ERR_NO_MEMORY, "window: this process already has %d communicators that share memory; destroy some first",
+                         DIRECTORY_ENTRIES);
+    uint8_t handle[QUOIT_HANDLE_CAPACITY];
+    status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, handle);
+    if (status != QUOIT_OK) return status;
+    atomic_store_explicit(&entry->comm, DIRECTORY_TOMBSTONE, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* whoever reads the new handle sees that the entry is not the old one's any more */
+    memcpy(entry->handle, handle, sizeof handle);
+    atomic_store_explicit(&entry->left, 0, memory_order_relaxed);
+    atomic_store_explicit(&entry->comm, window->comm, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* before others are looked for: see above */
+    window->entry = (int)(entry - directory->entry);
+    return QUOIT_OK;
 }
 
 /* The entry of a communicator in a peer's directory; NULL when it is not there. */
@@ -149,6 +169,9 @@ quoit_status_t window_find(window_t *window, int index)
     if (!entry) return QUOIT_ERR_AGAIN;
     uint8_t handle[QUOIT_HANDLE_CAPACITY];
     memcpy(handle, entry->handle, sizeof handle);
+    member->left = atomic_load_explicit(&entry->left, memory_order_relaxed) == 1;
+    atomic_thread_fence(memory_order_acquire);
+    if (member->left || atomic_load_explicit(&entry->comm, memory_order_relaxed) != window->comm) return QUOIT_ERR_AGAIN;
     void *section = NULL;
     size_t length = 0;
     status = attach(member, handle, "a section", sizeof *member->section, LINE, &section, &length);
@@ -341,27 +364,55 @@ void window_close(window_t *window, bool failed)
     window_collect(window->engine, false);
 }
 
-/* Has a member left this communicator, or is it gone? Its entry vanishes only after all members have left. */
-static bool has_left(window_t *window, int index)
+typedef enum presence { PRESENT, ABSENT, GONE } presence_t;
+
+/*
+ * A member of a communicator that this process has left: is it still here, has it not come yet, or has it left, too? The entry of one
+ * that has come vanishes only after all members have left, or never came.
+ */
+static presence_t presence_of(window_t *window, int index)
 {
     window_member_t *member = &window->member[index];
-    if (member->peer->status != QUOIT_OK || member->peer->left) return true;
+    if (member->peer->status != QUOIT_OK || member->peer->left) return GONE;
     directory_t *directory;
-    if (peer_directory(member, &directory) != QUOIT_OK) return true;
-    directory_entry_t *entry = look_up(directory, window->comm);
-    if (!entry) return member->section != NULL || window->failed; /* else: it has not come yet */
-    if (window_find(window, index) != QUOIT_OK) return false;
+    if (peer_directory(member, &directory) != QUOIT_OK) return GONE;
+    if (!look_up(directory, window->comm)) return member->section || window->failed ? GONE : ABSENT;
+    if (window_find(window, index) != QUOIT_OK) return member->left ? GONE : PRESENT;
     bool left = atomic_load_explicit(&member->section->left, memory_order_acquire) == 1;
     /* The section was the member's only if the entry still stands after the look. */
-    return left || look_up(directory, window->comm) == NULL;
+    return left || !look_up(directory, window->comm) ? GONE : PRESENT;
 }
 
-/* keep_memory: peers may still look for it and read it, and have it mapped; it goes with the last mapping. */
-static void window_free(window_t *window, bool keep_memory)
+/* The least that can be said of all of them: PRESENT when one is, else ABSENT when one is. */
+static presence_t presence_of_all(window_t *window)
+{
+    presence_t all = GONE;
+    for (int i = 0; i < window->members && all != PRESENT; i++) {
+        presence_t one = i == window->me ? GONE : presence_of(window, i);
+        if (one < all) all = one;
+    }
+    return all;
+}
+
+/* Nothing is here any more for members that have not come. False: one has come meanwhile, and may have found the section. */
+static bool turn_away(window_t *window)
+{
+    directory_t *directory;
+    if (own_directory(window->engine, &directory) != QUOIT_OK) return false;
+    atomic_store_explicit(&directory->entry[window->entry].left, 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    return presence_of_all(window) != PRESENT;
+}
+
+/*
+ * keep_entry: members that have not come find in it that nobody is here. keep_memory: peers may still look for it and read it, and have it
+ * mapped; it goes with the last mapping.
+ */
+static void window_free(window_t *window, bool keep_entry, bool keep_memory)
 {
     list_remove(&window->link);
     directory_t *directory;
-    if (!keep_memory && own_directory(window->engine, &directory) == QUOIT_OK)
+    if (!keep_entry && own_directory(window->engine, &directory) == QUOIT_OK)
         atomic_store_explicit(&directory->entry[window->entry].comm, DIRECTORY_TOMBSTONE, memory_order_release);
     if (keep_memory) {
         if (window->lease) list_remove(&window->lease_link);
@@ -374,13 +425,26 @@ static void window_free(window_t *window, bool keep_memory)
     free(window);
 }
 
+/*
+ * What others wait for stays. For members that have not come something may lie here, a broadcast of ours perhaps, if there ever was an
+ * operation; it is kept for them as long as it is among the newest, up to a limit.
+ */
 void window_collect(engine_t *engine, bool force)
 {
-    for (list_t *node = engine->sections.next, *next; node != &engine->sections; node = next) {
-        next = node->next;
+    size_t kept = 0;
+    for (list_t *node = engine->sections.previous, *previous; node != &engine->sections; node = previous) {
+        previous = node->previous;
         window_t *window = container_of(node, window_t, link);
-        bool all = true;
-        for (int i = 0; i < window->members && all; i++) all = i == window->me || has_left(window, i);
-        if (all || force) window_free(window, !all);
+        size_t bytes = sizeof *window->section + window->lease_bytes;
+        presence_t all = presence_of_all(window);
+        bool useless = window->ticket == 0 || (kept > 0 && kept + bytes > ABSENT_KEPT);
+        if (all == GONE)
+            window_free(window, false, false);
+        else if (all == ABSENT && useless && turn_away(window))
+            window_free(window, true, false);
+        else if (force)
+            window_free(window, true, true);
+        else if (all == ABSENT)
+            kept += bytes;
     }
 }

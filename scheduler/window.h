@@ -61,6 +61,7 @@ typedef struct window_member {
     peer_t *peer;
     window_section_t *section; /* NULL until found in its directory */
     uint64_t consumed;         /* newest value seen */
+    bool left;                 /* not found: it has destroyed the communicator before this process came */
     uint64_t lease;            /* number of the lease that `large` belongs to */
     uint8_t *large;            /* its leased slots, here */
     size_t large_bytes;
@@ -93,8 +94,8 @@ typedef struct window {
 quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **window);
 /**
  * Leave: peers may still read what was published, so the memory goes when all have left (window_collect). NULL is accepted.
- * failed: the communicator has; a member that never came is not waited for then, since all that it would find here is the error,
- * which it has been told.
+ * A member that never came is not waited for when there was no operation, or too much is kept for such: coming later it is told that
+ * this one has left. Nor when the communicator has failed: all that it would find here is the error, which it has been told.
  */
 void window_close(window_t *window, bool failed);
 /** Free closed windows that nobody reads any more; all of them when `force`. */
