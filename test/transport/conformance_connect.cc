@@ -223,6 +223,26 @@ TEST_P(Pairs, WhatWasSentBeforeDisconnectArrives)
     });
 }
 
+/* A communicator's last word, sent while the connection was on its way, when nobody here needs the job any more. */
+TEST_P(Pairs, LastWordsArriveThoughTheJobIsNotTrustedAnyMore)
+{
+    run_case(GetParam(), [](Peer &peer) {
+        prepare(peer, "the secret");
+        peer.sync(false);
+        if (peer.index == 0) {
+            quoit_endpoint_t *endpoint = peer.connect();
+            require_ok(peer.ops->notify(endpoint, "aborted", 7), "notify");
+            peer.ops->disconnect(endpoint);
+            peer.ops->distrust(peer.transport, 77);
+            peer.wait("idle", [&] { return peer.ops->idle(peer.transport); });
+        } else {
+            peer.wait("the last word", [&] { return peer.find_event(QUOIT_EVENT_NOTICE); });
+            require(peer.find_event(QUOIT_EVENT_NOTICE)->data == "aborted", "the notice");
+        }
+        peer.sync();
+    });
+}
+
 TEST_P(Pairs, BothDisconnectAndConnectAnew)
 {
     run_case(GetParam(), [](Peer &peer) {

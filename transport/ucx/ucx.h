@@ -126,6 +126,8 @@ struct ucx_endpoint {
     bool calling;
     bool left_early; /* disconnected with something unsent: leaves once it stands */
     uint64_t job, started, deadline, next_try;
+    uint8_t secret[HANDSHAKE_SECRET_CAPACITY]; /* of `job`; wiped when the connection stands */
+    size_t secret_length;
     ucx_target_t targets[TCP_MAX_ADDRESSES];
     int target_count, next_target;
     ucx_link_t *caller;   /* this side's try */
