@@ -290,6 +290,7 @@ TEST(Chaos, CutAfterEveryByte)
         ASSERT_GT(whole.bytes, 4 * COUNT) << "do connections go through relays?";
         std::mt19937_64 random(seed());
         std::set<uint64_t> places = {0, 1, 64, 200};
+        for (uint64_t at : {612, 620, 630}) places.insert(at); // one side stands, and the other does not yet
         for (int i = 0; i < 4; i++) places.insert(random() % 700); // the handshakes
         for (int i = 0; i < 8; i++) places.insert(random() % whole.bytes);
         if (long_run())

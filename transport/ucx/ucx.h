@@ -159,7 +159,8 @@ struct ucx_transport {
         ucx_listener_t *listener;
     } requests[UCX_MAX_STRANGERS]; /* to be accepted */
     int request_count;
-    table_t *peers, *jobs, *eps; /* process -> endpoint that is or comes; job -> secret; ucp_ep_h -> link */
+    table_t *peers, *eps; /* process -> endpoint that is or comes; ucp_ep_h -> link */
+    secrets_t *jobs;
     list_t endpoints, links, ready, eventful, orphans;
     list_t free_tasks, free_chunks;
     int free_task_count;

@@ -159,7 +159,7 @@ static void caller_refused(ucx_link_t *caller)
     ucx_endpoint_t *endpoint = caller->endpoint;
     ucx_target_t *target = &endpoint->targets[caller->address];
     handshake_reason_t reason = caller->handshake->reason;
-    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION) target->hopeless = true;
+    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION || reason == HANDSHAKE_REASON_OVER) target->hopeless = true;
     target_failed(endpoint, target, reason == HANDSHAKE_REASON_TIE ? TIE_PAUSE_MS : 0, handshake_reason_text(reason));
     endpoint->caller = NULL;
     ucx_farewell_begin(caller, UCX_REFUSED_MS); /* the reason goes out, so that the server can tell it, too */
