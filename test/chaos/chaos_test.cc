@@ -290,7 +290,6 @@ TEST(Chaos, CutAfterEveryByte)
         ASSERT_GT(whole.bytes, 4 * COUNT) << "do connections go through relays?";
         std::mt19937_64 random(seed());
         std::set<uint64_t> places = {0, 1, 64, 200};
-        for (uint64_t at : {612, 620, 630}) places.insert(at); // one side stands, and the other does not yet
         for (int i = 0; i < 4; i++) places.insert(random() % 700); // the handshakes
         for (int i = 0; i < 8; i++) places.insert(random() % whole.bytes);
         if (long_run())
@@ -311,6 +310,25 @@ TEST(Chaos, CutAfterEveryByte)
         printf("%d ranks: %d cuts, %d were survived, %d ended in an error\n", size, survived + failed, survived, failed);
         EXPECT_GT(failed, 0);
     }
+}
+
+// A host mate fails while others connect to it, and answers no more: they look into the store, and do not wait for it until the deadline.
+TEST(Chaos, AMateFailsWhileOthersConnectToIt)
+{
+    if (!over("shm")) return;
+    for (int size : {2, 3})
+        for (uint64_t number : {0, 1}) {
+            chaos_script_t script = calm();
+            script.fail_call = CHAOS_CALL_connect;
+            script.fail_at = number;
+            script.fail_status = QUOIT_ERR_NETWORK;
+            std::vector<Fate> fate;
+            run(script, size, std::to_string(size) + " ranks, connect #" + std::to_string(number) + " fails", &fate);
+            for (const Fate &each : fate) {
+                EXPECT_NE(each.status, QUOIT_ERR_TIMEOUT) << texts(fate);
+                EXPECT_LT(each.took, 2 * slow()) << texts(fate);
+            }
+        }
 }
 
 // The n-th call of each kind fails with each error.
