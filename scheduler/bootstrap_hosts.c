@@ -99,17 +99,19 @@ static bool is_coming(const job_t *job, int rank)
  */
 static bool somebody_gave_up(attempt_t *attempt, const bool *coming)
 {
+    char key[PROOF_KEY];
+    void *value = NULL;
+    size_t length = 0;
     bool gave_up = false;
-    for (int rank = 0; rank < attempt->size && !gave_up; rank++) {
-        char key[PROOF_KEY] = "quoit/roster";
-        void *value = NULL;
-        size_t length = 0;
-        if (attempt->rank == 0 && !coming[rank]) continue;
-        if (attempt->rank == 0) bootstrap_proof_key(attempt, rank, key);
-        if (bootstrap_get(attempt, key, 1, &value, &length) == QUOIT_OK)
-            gave_up = attempt->rank == 0 ? roster_is_refusal(value, length) : roster_is_other(value, length, attempt->job->id);
+    if (attempt->rank > 0 && bootstrap_get(attempt, "quoit/roster", 1, &value, &length) == QUOIT_OK) {
+        gave_up = roster_is_other(value, length, attempt->job->id);
         free(value);
-        if (attempt->rank > 0) break;
+    }
+    for (int rank = 0; rank < attempt->size && !gave_up; rank++) {
+        bootstrap_proof_key(attempt, rank, key);
+        if (!coming[rank] || bootstrap_get(attempt, key, 1, &value, &length) != QUOIT_OK) continue;
+        gave_up = roster_is_refusal(value, length);
+        free(value);
     }
     return gave_up;
 }
