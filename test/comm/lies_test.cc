@@ -16,11 +16,11 @@ struct Lie {
     const char *expected; // in the text
 };
 
-std::string name_of_lie(const testing::TestParamInfo<Lie> &info)
-{
-    static const char *const names[] = {"SectionShort", "SectionOutside", "SectionUnaligned", "SlotsShort", "SlotsNone", "InputShort", "InputNone"};
-    return names[info.param.what];
-}
+const char *const names[] = {"SectionShort", "SectionOutside", "SectionUnaligned", "SlotsShort", "SlotsNone", "InputShort", "InputNone"};
+
+std::string name_of_lie(const testing::TestParamInfo<Lie> &info) { return names[info.param.what]; }
+
+void PrintTo(const Lie &lie, std::ostream *out) { *out << names[lie.what]; }
 
 class Lies : public testing::TestWithParam<Lie> {};
 
