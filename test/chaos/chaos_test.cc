@@ -357,8 +357,10 @@ TEST(Chaos, EveryCallFails)
                     cases++;
                     std::vector<Fate> fate;
                     came += run(script, size, what, &fate).failed;
+                    /* A mismatch at creation is what ranks find together, from records, and rank 0 tells it; no transport finds it then. */
+                    bool odd = error == QUOIT_ERR_MISMATCH && (call == CHAOS_CALL_trust || call == CHAOS_CALL_connect);
                     for (const Fate &each : fate) // whoever can still tell the others, does
-                        EXPECT_TRUE(is_absent(script) || each.status != QUOIT_ERR_TIMEOUT || error == QUOIT_ERR_TIMEOUT) << what << "\n" << texts(fate);
+                        EXPECT_TRUE(is_absent(script) || odd || each.status != QUOIT_ERR_TIMEOUT || error == QUOIT_ERR_TIMEOUT) << what << "\n" << texts(fate);
                 }
         }
         printf("%d ranks: %d calls failed in %d cases\n", size, came, cases);

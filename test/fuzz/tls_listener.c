@@ -71,12 +71,18 @@ static void pump(void)
     fuzz_check(!transport_tcp.next_event(transport, &event)); /* nobody has proved anything */
 }
 
-/* The end of such a connection is a reset: a million of them would use up all ports otherwise. */
+/*
+ * The end of such a connection is a reset, and each comes from another address of this host: a million of them would use up all ports
+ * otherwise, where the listener is the first to close.
+ */
 static int dial(void)
 {
+    static uint32_t number;
     struct linger linger = {.l_onoff = 1};
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f010001 + number++ % 50000)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     fuzz_check(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+    fuzz_check(bind(fd, (struct sockaddr *)&own, sizeof own) == 0);
     fuzz_check(connect(fd, &listens_at.any, tcp_name_size(&listens_at)) == 0 && fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
     pump();
     return fd;
