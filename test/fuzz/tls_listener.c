@@ -80,10 +80,15 @@ static int dial(void)
     static uint32_t number;
     struct linger linger = {.l_onoff = 1};
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f010001 + number++ % 50000)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     fuzz_check(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+    fuzz_check(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one) == 0); /* a port of this address, not of all */
     fuzz_check(bind(fd, (struct sockaddr *)&own, sizeof own) == 0);
-    fuzz_check(connect(fd, &listens_at.any, tcp_name_size(&listens_at)) == 0 && fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    if (connect(fd, &listens_at.any, tcp_name_size(&listens_at)) != 0) {
+        error_set_errno(QUOIT_ERR_SYSTEM, errno, "connect");
+        fuzz_check(!"connected");
+    }
+    fuzz_check(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
     pump();
     return fd;
 }
