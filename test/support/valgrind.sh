@@ -30,7 +30,6 @@ run groups "$build/test/comm/test_comm_groups" --gtest_filter='Groups.AMember*:G
 run requests "$build/test/comm/test_comm_requests" --gtest_filter='*ranks_2_0:-*ManyInFlight*'
 run notice "$build/test/comm/test_comm_notice"
 run wire "$build/test/comm/test_comm_wire" --gtest_filter='WireConfig.*'
-run device "$build/test/comm/test_comm_device" --gtest_filter='*Mixed*'
 run framing "$build/test/transport/test_framing"
 run arena "$build/test/shm/test_shm_arena"
 rm -rf "$logs"
