@@ -24,6 +24,7 @@
 #include "base/store.h"
 #include "scheduler/bootstrap.h"
 #include "scheduler/roster.h"
+#include "scheduler/window.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -60,6 +61,24 @@ static uint64_t kernel_hash(void)
     return got > 0 ? hash_bytes(1, id, (size_t)got) : 0; /* unknown: everyone is tried */
 }
 
+/*
+ * What processes must have alike to read each other's memory and messages, though a build of one version may differ in it: byte order,
+ * layouts, and the numbers that calls and plans are told by.
+ */
+static uint32_t layout_hash(void)
+{
+    const uint16_t order = 0x0102;
+    uint8_t first_byte;
+    memcpy(&first_byte, &order, 1);
+    const uint64_t parts[] = {first_byte,        sizeof(void *),       sizeof(window_section_t), sizeof(operation_description_t),
+                              sizeof(tuning_t),  PLAN_STAGES,          PLAN_SMALL_SLOT,          WINDOW_HISTORY,
+                              COLLECTIVE_COUNT,  ALGORITHM_COUNT,      QUOIT_DTYPE_COUNT,        QUOIT_OP_COUNT,
+                              QUOIT_WIRE_COUNT,  QUOIT_TRANSPORT_ABI};
+    uint64_t hash = 1;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) hash = hash_combine(hash, parts[i]);
+    return (uint32_t)(hash >> 32);
+}
+
 static quoit_status_t make_record(attempt_t *attempt)
 {
     job_record_t *own = &attempt->own;
@@ -76,7 +95,7 @@ static quoit_status_t make_record(attempt_t *attempt)
     machine_discover(&own->machine, source, sizeof source);
     log_info("bootstrap", "this process may use %d cores (%s)", own->machine.cores, source);
     snprintf(own->host, sizeof own->host, "%s", log_host());
-    snprintf(own->version, sizeof own->version, "%s", quoit_version());
+    snprintf(own->version, sizeof own->version, "%s (layout %08x)", quoit_version(), layout_hash());
     for (int i = 0; i < attempt->engine->transports && own->addresses < JOB_ADDRESS_CAPACITY; i++) {
         engine_transport_t *transport = &attempt->engine->transport[i];
         job_address_t *address = &own->address[own->addresses++];

@@ -64,6 +64,9 @@ static void note_other_users(const job_t *job, lack_t *lack)
     }
 }
 
+/* Many ranks may wait for long: look less and less often. */
+static int look_later(int pause_ms) { return pause_ms * 2 < LOOK_AGAIN_MS ? pause_ms * 2 : LOOK_AGAIN_MS; }
+
 /* Connect to the memory of all that may be host mates, anew to one whose goodbye to an earlier job has only just come. */
 static quoit_status_t reach_mates(attempt_t *attempt)
 {
@@ -83,21 +86,65 @@ static quoit_status_t reach_mates(attempt_t *attempt)
     return status;
 }
 
+/* Is that connection still on its way? */
+static bool is_coming(const job_t *job, int rank)
+{
+    quoit_endpoint_t *endpoint = job->peer[rank]->map;
+    return endpoint && endpoint->transport->ops->endpoint_status(endpoint) == QUOIT_IN_PROGRESS;
+}
+
+/*
+ * A rank that has failed answers nobody, and has left word in the store: rank 0 in the roster's place, another in its proof's. Then nothing is
+ * to be waited for; who reads these next tells the rest. Called without the engine, which the store must not hold up.
+ */
+static bool somebody_gave_up(attempt_t *attempt, const bool *coming)
+{
+    char key[PROOF_KEY];
+    void *value = NULL;
+    size_t length = 0;
+    bool gave_up = false;
+    if (attempt->rank > 0 && bootstrap_get(attempt, "quoit/roster", 1, &value, &length) == QUOIT_OK) {
+        gave_up = roster_is_other(value, length, attempt->job->id);
+        free(value);
+    }
+    for (int rank = 0; rank < attempt->size && !gave_up; rank++) {
+        bootstrap_proof_key(attempt, rank, key);
+        if (!coming[rank] || bootstrap_get(attempt, key, 1, &value, &length) != QUOIT_OK) continue;
+        gave_up = roster_is_refusal(value, length);
+        free(value);
+    }
+    return gave_up;
+}
+
+/* From time to time; the owner of the engine calls. */
+static bool look_into_store(attempt_t *attempt, uint64_t *next, int *pause_ms)
+{
+    if (clock_now() < *next) return false;
+    bool gave_up = false, *coming = calloc((size_t)attempt->size, sizeof *coming);
+    for (int rank = 0; coming && rank < attempt->size; rank++) coming[rank] = is_coming(attempt->job, rank);
+    engine_leave(attempt->engine);
+    if (coming) gave_up = somebody_gave_up(attempt, coming);
+    free(coming);
+    engine_enter(attempt->engine);
+    *pause_ms = look_later(*pause_ms);
+    *next = clock_deadline(*pause_ms);
+    return gave_up;
+}
+
 /* Drive the connections until each stands or has failed. */
 static quoit_status_t await_mates(attempt_t *attempt)
 {
     job_t *job = attempt->job;
     engine_t *engine = attempt->engine;
     quoit_status_t status = reach_mates(attempt);
+    int pause_ms = LOOK_AGAIN_FIRST_MS;
+    uint64_t next_look = clock_deadline(pause_ms);
     bool pending = status == QUOIT_OK;
-    while (pending && !bootstrap_is_over(attempt)) {
+    while (pending && !bootstrap_is_over(attempt) && !look_into_store(attempt, &next_look, &pause_ms)) {
         bool moved = engine_poll(engine);
         status = reach_mates(attempt);
         pending = false;
-        for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
-            quoit_endpoint_t *endpoint = job->peer[rank]->map;
-            pending |= endpoint && endpoint->transport->ops->endpoint_status(endpoint) == QUOIT_IN_PROGRESS;
-        }
+        for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) pending |= is_coming(job, rank);
         if (pending && !moved) {
             struct pollfd ready = {.fd = engine->epoll, .events = POLLIN};
             poll(&ready, 1, 5);
@@ -263,9 +310,6 @@ static bool has_changed(attempt_t *attempt, int rank)
     quoit_status_t status = bootstrap_get_record(attempt, rank, 1, &record);
     return attempt->rank_failed || (status == QUOIT_OK && record.nonce != attempt->job->record[rank].nonce);
 }
-
-/* Many ranks may wait for long: look less and less often. */
-static int look_later(int pause_ms) { return pause_ms * 2 < LOOK_AGAIN_MS ? pause_ms * 2 : LOOK_AGAIN_MS; }
 
 /* A rank that fails after it has set its proof has put its refusal in the place of that. QUOIT_OK: it has not. */
 static quoit_status_t look_for_refusal(attempt_t *attempt, int rank)

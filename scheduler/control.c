@@ -91,7 +91,18 @@ quoit_status_t control_send_unmade(job_t *job, uint64_t id, int rank, int size, 
     return error_set(status, "%s", text);
 }
 
-static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_process_id_t from, const void *data, size_t length)
+/* Whoever asks a communicator that has failed has not heard of it: the connection that the word went along may be what failed. */
+static void answer_failed(quoit_comm_t *comm, quoit_endpoint_t *endpoint)
+{
+    unsigned char notice[NOTICE_ABORT_CAPACITY];
+    size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->finder, comm->cause, notice);
+    if (endpoint->transport->ops->notify(endpoint, notice, length) == QUOIT_ERR_AGAIN)
+        (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+}
+
+/* endpoint: that it came along; NULL when it was kept. */
+static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_process_id_t from, quoit_endpoint_t *endpoint, const void *data,
+                   size_t length)
 {
     if (header->source < 0 || header->source >= comm->size) {
         log_warn("control", "a notice for %s claims to come from rank %d of %d", comm->name, header->source, comm->size);
@@ -108,6 +119,10 @@ static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_proc
     }
     if (header->type == NOTICE_SHRINK) {
         shrink_receive(comm, header->source, data, length);
+        return;
+    }
+    if (header->type == NOTICE_CALL && endpoint && atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) {
+        answer_failed(comm, endpoint);
         return;
     }
     if (header->type == NOTICE_CALL) {
@@ -153,7 +168,7 @@ void control_receive(engine_t *engine, const quoit_event_t *event)
     }
     quoit_comm_t *comm = table_get(engine->comms, (table_key_t){0, header.comm});
     if (comm) {
-        handle(comm, &header, event->peer, event->data, event->length);
+        handle(comm, &header, event->peer, event->endpoint, event->data, event->length);
         return;
     }
     if (header.type == NOTICE_CALL) { /* not kept: it is asked again, and asking must not drive messages out */
@@ -173,7 +188,7 @@ void control_replay(quoit_comm_t *comm)
         if (notice_header_decode(orphan->data, orphan->length, &header) != QUOIT_OK || header.comm != comm->id) continue;
         list_remove(&orphan->link);
         engine->orphan_bytes -= orphan->length;
-        handle(comm, &header, orphan->peer, orphan->data, orphan->length);
+        handle(comm, &header, orphan->peer, NULL, orphan->data, orphan->length);
         free(orphan);
     }
 }

@@ -30,8 +30,9 @@ static uint8_t *slot_of(quoit_comm_t *comm, int member, size_t chunk)
     uint64_t ticket = ticket_of(execution, chunk);
     if (execution->tiny) return window->member[member].section->line.tiny[ticket % WINDOW_SMALL_DEPTH];
     if (execution->plan->small) return window->member[member].section->small[ticket % WINDOW_SMALL_DEPTH];
-    uint8_t *large = window_large(window, member);
-    return large ? large + (ticket % execution->slots) * execution->slot_stride : NULL;
+    size_t at = (size_t)(ticket % execution->slots) * execution->slot_stride;
+    uint8_t *large = window_large(window, member, at + execution->slot_stride);
+    return large ? large + at : NULL;
 }
 
 static uint8_t *scratch_of(const execution_t *execution, int number, size_t chunk)
@@ -159,7 +160,8 @@ static quoit_status_t reclaim(quoit_comm_t *comm, chunk_run_t *run)
     uint64_t slots = execution->plan->small ? WINDOW_SMALL_DEPTH : execution->slots;
     bool fresh = !execution->plan->small && !execution->layout_kept && run->chunk < slots;
     uint64_t needed = fresh ? execution->base : ticket > slots ? ticket - slots : 0;
-    if (!window_consumed(comm->window, needed)) return QUOIT_IN_PROGRESS;
+    quoit_status_t status = window_consumed(comm->window, needed);
+    if (status != QUOIT_OK) return status;
     if (execution->plan->small || (comm->window->lease && !comm->window->lease_outgrown)) return QUOIT_OK;
     /* First use: everything before this operation is consumed (fresh), so the lease may be made or made larger. */
     return window_lease(comm->window, execution->slot_stride * slots);
@@ -460,7 +462,8 @@ bool execute_awaits_readers(const quoit_comm_t *comm)
 static quoit_status_t settle_inputs(quoit_comm_t *comm)
 {
     execution_t *execution = &comm->execution;
-    if (execute_awaits_readers(comm) && !window_consumed(comm->window, execution->base + execution->binding.chunks)) return QUOIT_IN_PROGRESS;
+    quoit_status_t status = execute_awaits_readers(comm) ? window_consumed(comm->window, execution->base + execution->binding.chunks) : QUOIT_OK;
+    if (status != QUOIT_OK) return status;
     return execution->reads_inputs && window_is_withdrawn(comm->window, execution->base + 1) ? QUOIT_IN_PROGRESS : QUOIT_OK;
 }
 

@@ -152,7 +152,7 @@ const char *execute_left(quoit_comm_t *comm)
     if (!awaits_members(comm, step)) return NULL;
     for (int i = 0; i < comm->window->members; i++) {
         const window_member_t *member = &comm->window->member[i];
-        bool left = member->peer->left || (member->section && atomic_load_explicit(&member->section->left, memory_order_acquire));
+        bool left = member->peer->left || member->left || (member->section && atomic_load_explicit(&member->section->left, memory_order_acquire));
         if (left && holds_up(comm, run, step, i)) return member->peer->name;
     }
     return NULL;

@@ -37,7 +37,7 @@ typedef struct job_record {
     uint32_t user;              /* effective: processes of different users share no memory */
     machine_t machine;
     char host[JOB_HOST_CAPACITY];
-    char version[16];
+    char version[32]; /* of the library, and what its processes must have alike beside that: see bootstrap.c */
     int addresses;
     job_address_t address[JOB_ADDRESS_CAPACITY]; /* most wanted first */
     int lacks;

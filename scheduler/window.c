@@ -11,14 +11,20 @@
 /*
  * Directory: a process tells its host mates where its sections are. An entry's communicator id is stored last, with release;
  * TOMBSTONE keeps the chain of probes whole after a section is gone. Ids 0 and 1 are never given to a communicator.
+ *
+ * A member that never came is told by `left` that there is nothing for it any more. Its own entry comes before it looks for others, and the
+ * owner sets `left` before it looks whether it has come, with a fence on both sides between the two: so the one that comes sees `left`, or
+ * the owner sees that it has come, and keeps the section. When there is no free entry, one with that mark is used again.
  */
+enum { LINE = 64 }; /* bytes; what is shared begins with one */
 enum { LEASES_KEPT = 32 << 20 }; /* bytes of large slots that resting communicators may hold on to */
+enum { ABSENT_KEPT = 4 << 20 };  /* bytes that destroyed communicators may hold for members that have not come yet */
 enum { DIRECTORY_ENTRIES = 640, DIRECTORY_MAGIC = 0x51444952, DIRECTORY_EMPTY = 0, DIRECTORY_TOMBSTONE = 1 };
 
 typedef struct directory_entry {
     _Atomic uint64_t comm;
     uint8_t handle[QUOIT_HANDLE_CAPACITY];
-    uint64_t unused;
+    _Atomic uint64_t left; /* 1: its owner has destroyed the communicator, and nothing lies where the handle says */
 } directory_entry_t;
 
 typedef struct directory {
@@ -44,23 +50,38 @@ static quoit_status_t own_directory(engine_t *engine, directory_t **directory)
     return QUOIT_OK;
 }
 
+/* A free entry of the own directory, else one whose communicator has been left; NULL: none. */
+static directory_entry_t *find_room(directory_t *directory, uint64_t comm)
+{
+    directory_entry_t *spare = NULL;
+    for (int probe = 0; probe < DIRECTORY_ENTRIES; probe++) {
+        directory_entry_t *entry = &directory->entry[(comm + (uint64_t)probe) % DIRECTORY_ENTRIES];
+        if (atomic_load_explicit(&entry->comm, memory_order_relaxed) <= DIRECTORY_TOMBSTONE) return entry;
+        if (!spare && atomic_load_explicit(&entry->left, memory_order_relaxed) == 1) spare = entry;
+    }
+    return spare;
+}
+
 static quoit_status_t publish(window_t *window)
 {
     directory_t *directory;
     quoit_status_t status = own_directory(window->engine, &directory);
     if (status != QUOIT_OK) return status;
-    for (int probe = 0; probe < DIRECTORY_ENTRIES; probe++) {
-        int at = (int)((window->comm + (uint64_t)probe) % DIRECTORY_ENTRIES);
-        directory_entry_t *entry = &directory->entry[at];
-        if (atomic_load_explicit(&entry->comm, memory_order_relaxed) > DIRECTORY_TOMBSTONE) continue;
-        status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, entry->handle);
-        if (status != QUOIT_OK) return status;
-        atomic_store_explicit(&entry->comm, window->comm, memory_order_release);
-        window->entry = at;
-        return QUOIT_OK;
-    }
-    return error_set(QUOIT_ERR_NO_MEMORY, "window: this process already has %d communicators that share memory; destroy some first",
-                     DIRECTORY_ENTRIES);
+    directory_entry_t *entry = find_room(directory, window->comm);
+    if (!entry)
+        return error_set(QUOIT_ERR_NO_MEMORY, "window: this process already has %d communicators that share memory; destroy some first",
+                         DIRECTORY_ENTRIES);
+    uint8_t handle[QUOIT_HANDLE_CAPACITY];
+    status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, handle);
+    if (status != QUOIT_OK) return status;
+    atomic_store_explicit(&entry->comm, DIRECTORY_TOMBSTONE, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* whoever reads the new handle sees that the entry is not the old one's any more */
+    memcpy(entry->handle, handle, sizeof handle);
+    atomic_store_explicit(&entry->left, 0, memory_order_relaxed);
+    atomic_store_explicit(&entry->comm, window->comm, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* before others are looked for: see above */
+    window->entry = (int)(entry - directory->entry);
+    return QUOIT_OK;
 }
 
 /* The entry of a communicator in a peer's directory; NULL when it is not there. */
@@ -75,12 +96,37 @@ static directory_entry_t *look_up(directory_t *directory, uint64_t comm)
     return NULL;
 }
 
+/*
+ * What a member published, here: at least `needed` bytes at an address that `alignment` divides, whatever its handle says. A handle is
+ * always a copy: the member could change the original between the look and the use.
+ */
+static quoit_status_t attach(const window_member_t *member, const uint8_t *handle, const char *what, size_t needed, size_t alignment,
+                             void **memory, size_t *length)
+{
+    quoit_endpoint_t *map = member->peer->map;
+    void *there = NULL;
+    size_t bytes = 0;
+    quoit_status_t status = map->transport->ops->attach(map, handle, &there, &bytes);
+    if (status == QUOIT_ERR_INVALID) return error_prefix(QUOIT_ERR_PROTOCOL, "%s published %s", member->peer->name, what);
+    if (status != QUOIT_OK) return status;
+    if (bytes < needed || (uintptr_t)there % alignment != 0)
+        return error_set(QUOIT_ERR_PROTOCOL, "%s published %s of %zu bytes at an address that ends in %02x; it must have %zu, at a multiple of %zu",
+                         member->peer->name, what, bytes, (unsigned)((uintptr_t)there & 255), needed, alignment);
+    *memory = there;
+    *length = bytes;
+    return QUOIT_OK;
+}
+
 static quoit_status_t peer_directory(const window_member_t *member, directory_t **directory)
 {
+    quoit_endpoint_t *map = member->peer->map;
     void *root = NULL;
-    quoit_status_t status = member->peer->map->transport->ops->attach(member->peer->map, NULL, &root);
-    if (status == QUOIT_OK) *directory = root;
-    return status;
+    size_t length = 0;
+    quoit_status_t status = map->transport->ops->attach(map, NULL, &root, &length);
+    if (status != QUOIT_OK) return status;
+    if (length < sizeof **directory) return error_set(QUOIT_ERR_PROTOCOL, "%s shares a root of %zu bytes", member->peer->name, length);
+    *directory = root;
+    return QUOIT_OK;
 }
 
 quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **result)
@@ -123,8 +169,12 @@ quoit_status_t window_find(window_t *window, int index)
     if (!entry) return QUOIT_ERR_AGAIN;
     uint8_t handle[QUOIT_HANDLE_CAPACITY];
     memcpy(handle, entry->handle, sizeof handle);
+    member->left = atomic_load_explicit(&entry->left, memory_order_relaxed) == 1;
+    atomic_thread_fence(memory_order_acquire);
+    if (member->left || atomic_load_explicit(&entry->comm, memory_order_relaxed) != window->comm) return QUOIT_ERR_AGAIN;
     void *section = NULL;
-    status = member->peer->map->transport->ops->attach(member->peer->map, handle, &section);
+    size_t length = 0;
+    status = attach(member, handle, "a section", sizeof *member->section, LINE, &section, &length);
     if (status != QUOIT_OK) return status;
     member->section = section;
     return QUOIT_OK;
@@ -190,17 +240,19 @@ quoit_status_t window_lease(window_t *window, size_t bytes)
     return QUOIT_OK;
 }
 
-uint8_t *window_large(window_t *window, int index)
+uint8_t *window_large(window_t *window, int index, size_t needed)
 {
     if (index == window->me) return window->lease;
     window_member_t *member = &window->member[index];
     uint64_t number = atomic_load_explicit(&member->section->lease, memory_order_acquire);
-    if (number != member->lease) {
+    if (number != member->lease || needed > member->large_bytes) {
         uint8_t handle[QUOIT_HANDLE_CAPACITY];
         memcpy(handle, member->section->lease_handle, sizeof handle);
         void *memory = NULL;
-        if (member->peer->map->transport->ops->attach(member->peer->map, handle, &memory) != QUOIT_OK) return NULL;
+        size_t length = 0;
+        if (attach(member, handle, "large slots", needed, LINE, &memory, &length) != QUOIT_OK) return NULL;
         member->large = memory;
+        member->large_bytes = length;
         member->lease = number;
     }
     return member->large;
@@ -210,7 +262,6 @@ bool window_share_input(window_t *window, const void *input, size_t bytes, uint6
 {
     window_section_t *section = window->section;
     if (map_ops(window)->export_memory(map_transport(window), input, bytes, section->input_handle) != QUOIT_OK) return false;
-    section->input_length = bytes;
     atomic_store_explicit(&section->input_ticket, ticket, memory_order_release);
     return true;
 }
@@ -223,10 +274,11 @@ static quoit_status_t look_for_input(window_member_t *member, uint64_t ticket)
     uint8_t handle[QUOIT_HANDLE_CAPACITY];
     memcpy(handle, member->section->input_handle, sizeof handle);
     void *memory = NULL;
-    quoit_status_t status = member->peer->map->transport->ops->attach(member->peer->map, handle, &memory);
+    size_t length = 0;
+    quoit_status_t status = attach(member, handle, "an input", 0, 1, &memory, &length);
     if (status != QUOIT_OK) return status;
     member->input = memory;
-    member->input_length = member->section->input_length;
+    member->input_length = length;
     return QUOIT_OK;
 }
 
@@ -273,22 +325,23 @@ bool window_shares_cpu(window_t *window, unsigned cpu)
     return false;
 }
 
-bool window_consumed(window_t *window, uint64_t ticket)
+quoit_status_t window_consumed(window_t *window, uint64_t ticket)
 {
-    for (int i = 0; i < window->members; i++) {
+    for (int i = 0; i < window->members && ticket > 0; i++) {
         if (i == window->me) continue;
         window_member_t *member = &window->member[i];
         if (member->consumed >= ticket) continue;
-        if (!member->section && window_find(window, i) != QUOIT_OK) return false;
+        quoit_status_t status = window_find(window, i);
+        if (status != QUOIT_OK) return status == QUOIT_ERR_PROTOCOL ? status : QUOIT_IN_PROGRESS; /* the end of a member is told by its event */
         member->consumed = atomic_load_explicit(&member->section->line.consumed, memory_order_acquire);
-        if (member->consumed < ticket) return false;
+        if (member->consumed < ticket) return QUOIT_IN_PROGRESS;
     }
-    return true;
+    return QUOIT_OK;
 }
 
 void window_try_return(window_t *window)
 {
-    if (window->lease && !window->busy && window_consumed(window, window->ticket)) drop_lease(window);
+    if (window->lease && !window->busy && window_consumed(window, window->ticket) == QUOIT_OK) drop_lease(window);
 }
 
 void window_signal(window_t *window, _Atomic uint64_t *word, uint64_t ticket)
@@ -311,27 +364,55 @@ void window_close(window_t *window, bool failed)
     window_collect(window->engine, false);
 }
 
-/* Has a member left this communicator, or is it gone? Its entry vanishes only after all members have left. */
-static bool has_left(window_t *window, int index)
+typedef enum presence { PRESENT, ABSENT, GONE } presence_t;
+
+/*
+ * A member of a communicator that this process has left: is it still here, has it not come yet, or has it left, too? The entry of one
+ * that has come vanishes only after all members have left, or never came.
+ */
+static presence_t presence_of(window_t *window, int index)
 {
     window_member_t *member = &window->member[index];
-    if (member->peer->status != QUOIT_OK || member->peer->left) return true;
+    if (member->peer->status != QUOIT_OK || member->peer->left) return GONE;
     directory_t *directory;
-    if (peer_directory(member, &directory) != QUOIT_OK) return true;
-    directory_entry_t *entry = look_up(directory, window->comm);
-    if (!entry) return member->section != NULL || window->failed; /* else: it has not come yet */
-    if (window_find(window, index) != QUOIT_OK) return false;
+    if (peer_directory(member, &directory) != QUOIT_OK) return GONE;
+    if (!look_up(directory, window->comm)) return member->section || window->failed ? GONE : ABSENT;
+    if (window_find(window, index) != QUOIT_OK) return member->left ? GONE : PRESENT;
     bool left = atomic_load_explicit(&member->section->left, memory_order_acquire) == 1;
     /* The section was the member's only if the entry still stands after the look. */
-    return left || look_up(directory, window->comm) == NULL;
+    return left || !look_up(directory, window->comm) ? GONE : PRESENT;
 }
 
-/* keep_memory: peers may still look for it and read it, and have it mapped; it goes with the last mapping. */
-static void window_free(window_t *window, bool keep_memory)
+/* The least that can be said of all of them: PRESENT when one is, else ABSENT when one is. */
+static presence_t presence_of_all(window_t *window)
+{
+    presence_t all = GONE;
+    for (int i = 0; i < window->members && all != PRESENT; i++) {
+        presence_t one = i == window->me ? GONE : presence_of(window, i);
+        if (one < all) all = one;
+    }
+    return all;
+}
+
+/* Nothing is here any more for members that have not come. False: one has come meanwhile, and may have found the section. */
+static bool turn_away(window_t *window)
+{
+    directory_t *directory;
+    if (own_directory(window->engine, &directory) != QUOIT_OK) return false;
+    atomic_store_explicit(&directory->entry[window->entry].left, 1, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst);
+    return presence_of_all(window) != PRESENT;
+}
+
+/*
+ * keep_entry: members that have not come find in it that nobody is here. keep_memory: peers may still look for it and read it, and have it
+ * mapped; it goes with the last mapping.
+ */
+static void window_free(window_t *window, bool keep_entry, bool keep_memory)
 {
     list_remove(&window->link);
     directory_t *directory;
-    if (!keep_memory && own_directory(window->engine, &directory) == QUOIT_OK)
+    if (!keep_entry && own_directory(window->engine, &directory) == QUOIT_OK)
         atomic_store_explicit(&directory->entry[window->entry].comm, DIRECTORY_TOMBSTONE, memory_order_release);
     if (keep_memory) {
         if (window->lease) list_remove(&window->lease_link);
@@ -344,13 +425,26 @@ static void window_free(window_t *window, bool keep_memory)
     free(window);
 }
 
+/*
+ * What others wait for stays. For members that have not come something may lie here, a broadcast of ours perhaps, if there ever was an
+ * operation; it is kept for them as long as it is among the newest, up to a limit.
+ */
 void window_collect(engine_t *engine, bool force)
 {
-    for (list_t *node = engine->sections.next, *next; node != &engine->sections; node = next) {
-        next = node->next;
+    size_t kept = 0;
+    for (list_t *node = engine->sections.previous, *previous; node != &engine->sections; node = previous) {
+        previous = node->previous;
         window_t *window = container_of(node, window_t, link);
-        bool all = true;
-        for (int i = 0; i < window->members && all; i++) all = i == window->me || has_left(window, i);
-        if (all || force) window_free(window, !all);
+        size_t bytes = sizeof *window->section + window->lease_bytes;
+        presence_t all = presence_of_all(window);
+        bool useless = window->ticket == 0 || (kept > 0 && kept + bytes > ABSENT_KEPT);
+        if (all == GONE)
+            window_free(window, false, false);
+        else if (all == ABSENT && useless && turn_away(window))
+            window_free(window, true, false);
+        else if (force)
+            window_free(window, true, true);
+        else if (all == ABSENT)
+            kept += bytes;
     }
 }

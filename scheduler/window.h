@@ -52,7 +52,6 @@ typedef struct window_section {
     /* The owner's input of the operation whose first ticket is input_ticket; before that it may still be another's. */
     _Alignas(64) _Atomic uint64_t input_ticket;
     _Atomic uint64_t withdrawn; /* 1: that operation has failed here, and what the input holds is of no more use */
-    uint64_t input_length;
     uint8_t input_handle[QUOIT_HANDLE_CAPACITY];
     _Alignas(64) uint8_t small[WINDOW_SMALL_DEPTH][PLAN_SMALL_SLOT];
 } window_section_t;
@@ -62,8 +61,10 @@ typedef struct window_member {
     peer_t *peer;
     window_section_t *section; /* NULL until found in its directory */
     uint64_t consumed;         /* newest value seen */
+    bool left;                 /* not found: it has destroyed the communicator before this process came */
     uint64_t lease;            /* number of the lease that `large` belongs to */
     uint8_t *large;            /* its leased slots, here */
+    size_t large_bytes;
     uint64_t input_ticket;     /* of the operation that `input` belongs to */
     const uint8_t *input;      /* its input, here; NULL: in its slots */
     size_t input_length;
@@ -93,8 +94,8 @@ typedef struct window {
 quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **window);
 /**
  * Leave: peers may still read what was published, so the memory goes when all have left (window_collect). NULL is accepted.
- * failed: the communicator has; a member that never came is not waited for then, since all that it would find here is the error,
- * which it has been told.
+ * A member that never came is not waited for when there was no operation, or too much is kept for such: coming later it is told that
+ * this one has left. Nor when the communicator has failed: all that it would find here is the error, which it has been told.
  */
 void window_close(window_t *window, bool failed);
 /** Free closed windows that nobody reads any more; all of them when `force`. */
@@ -106,8 +107,11 @@ quoit_status_t window_find(window_t *window, int member);
 void window_begin(window_t *window, const operation_description_t *description, uint32_t hash);
 /** Own large slots of at least `bytes` in all. ERR_NO_MEMORY with a text. */
 quoit_status_t window_lease(window_t *window, size_t bytes);
-/** A member's large slots (after its first signal of this operation); NULL with an error text when its handle is bad. */
-uint8_t *window_large(window_t *window, int member);
+/**
+ * A member's large slots (after its first signal of this operation), of which the first `needed` bytes are to be used; NULL with an error
+ * text when it published fewer, or nonsense.
+ */
+uint8_t *window_large(window_t *window, int member, size_t needed);
 /**
  * Tell, before the first signal of the operation whose first ticket is `ticket`, that the own input is to be read where it lies.
  * False (no error text) when that is not memory of this process that is shared.
@@ -122,8 +126,8 @@ bool window_is_withdrawn(const window_t *window, uint64_t ticket);
 /** Give the lease back if all members have consumed everything in it. */
 void window_try_return(window_t *window);
 
-/** True when all other members have consumed up to `ticket`. */
-bool window_consumed(window_t *window, uint64_t ticket);
+/** QUOIT_OK when all other members have consumed up to `ticket`, IN_PROGRESS until then; ERR_PROTOCOL for a member that publishes nonsense. */
+quoit_status_t window_consumed(window_t *window, uint64_t ticket);
 /**
  * Tell the host mates which processor this thread waits on, and ask whether one of them was last seen on it: then polling only keeps
  * it from running, and yielding at once lets it publish.

@@ -29,9 +29,9 @@ quoit_status_t unmapped_export(quoit_transport_t *transport, const void *pointer
     return unsupported(transport);
 }
 
-quoit_status_t unmapped_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
+quoit_status_t unmapped_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer, size_t *length)
 {
-    (void)handle, (void)pointer;
+    (void)handle, (void)pointer, (void)length;
     return unsupported(endpoint->transport);
 }
 

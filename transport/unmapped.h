@@ -12,7 +12,7 @@ quoit_status_t unmapped_share_alloc(quoit_transport_t *transport, size_t length,
 void unmapped_share_free(quoit_transport_t *transport, void *pointer);
 quoit_status_t unmapped_share_root(quoit_transport_t *transport, void **pointer);
 quoit_status_t unmapped_export(quoit_transport_t *transport, const void *pointer, size_t length, void *handle);
-quoit_status_t unmapped_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer);
+quoit_status_t unmapped_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer, size_t *length);
 void unmapped_ring(quoit_endpoint_t *endpoint);
 
 quoit_status_t unregistered_reg(quoit_transport_t *transport, const void *pointer, size_t length);

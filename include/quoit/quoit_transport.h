@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define QUOIT_TRANSPORT_ABI 1
+#define QUOIT_TRANSPORT_ABI 2
 
 enum {
     QUOIT_ADDRESS_CAPACITY = 112, /* bytes: fits, with what else is needed, NCCL's 128-byte handle */
@@ -164,8 +164,12 @@ typedef struct quoit_transport_ops {
     /** This process's root: QUOIT_ROOT_SIZE bytes that every peer finds with attach(handle = NULL). */
     quoit_status_t (*share_root)(quoit_transport_t *transport, void **pointer);
     quoit_status_t (*export_memory)(quoit_transport_t *transport, const void *pointer, size_t length, void *handle);
-    /** Pointer to a peer's memory, valid while the endpoint is. The handle is checked against what the peer shares. */
-    quoit_status_t (*attach)(quoit_endpoint_t *endpoint, const void *handle, void **pointer);
+    /**
+     * Pointer to a peer's memory, valid while the endpoint is. The handle comes from the peer and is checked against what it shares:
+     * *length bytes (what export_memory was given; of the root QUOIT_ROOT_SIZE) can be read and written here, whatever the peer does. Whether
+     * they suffice for what is expected there, and what is in them, is the caller's to check. A handle of 0 bytes is as good as any.
+     */
+    quoit_status_t (*attach)(quoit_endpoint_t *endpoint, const void *handle, void **pointer, size_t *length);
     /** Wake the peer if it sleeps (or is about to). Call after a release store into shared memory; costs one load if it is awake. */
     void (*ring)(quoit_endpoint_t *endpoint);
 

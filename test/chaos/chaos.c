@@ -385,10 +385,10 @@ static quoit_status_t chaos_export(quoit_transport_t *base, const void *pointer,
     return status == QUOIT_OK ? of(base)->ops->export_memory(of(base)->inner, pointer, length, handle) : status;
 }
 
-static quoit_status_t chaos_attach(quoit_endpoint_t *base, const void *handle, void **pointer)
+static quoit_status_t chaos_attach(quoit_endpoint_t *base, const void *handle, void **pointer, size_t *length)
 {
     quoit_status_t status = may_fail(&of(base->transport)->environment, CHAOS_CALL_attach);
-    return status == QUOIT_OK ? of(base->transport)->ops->attach(endpoint_of(base)->inner, handle, pointer) : status;
+    return status == QUOIT_OK ? of(base->transport)->ops->attach(endpoint_of(base)->inner, handle, pointer, length) : status;
 }
 
 static void chaos_ring(quoit_endpoint_t *base) { of(base->transport)->ops->ring(endpoint_of(base)->inner); }

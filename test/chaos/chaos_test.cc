@@ -168,11 +168,8 @@ class Job {
     int timeout_ms_;
 };
 
-// A rank that fails before it has told anybody of itself; or, over shared memory, before the others have found out that it does not answer.
-bool is_absent(const chaos_script_t &script)
-{
-    return script.fail_call == CHAOS_CALL_open || script.fail_call == CHAOS_CALL_listen || (script.fail_call == CHAOS_CALL_trust && over("shm"));
-}
+// A rank that fails before it has told anybody of itself.
+bool is_absent(const chaos_script_t &script) { return script.fail_call == CHAOS_CALL_open || script.fail_call == CHAOS_CALL_listen; }
 
 // The job under a script; its counts. `what` names the case when something is wrong.
 chaos_counts_t run(const chaos_script_t &script, int size, const std::string &what, std::vector<Fate> *told = nullptr)
@@ -313,6 +310,25 @@ TEST(Chaos, CutAfterEveryByte)
     }
 }
 
+// A host mate fails while others connect to it, and answers no more: they look into the store, and do not wait for it until the deadline.
+TEST(Chaos, AMateFailsWhileOthersConnectToIt)
+{
+    if (!over("shm")) return;
+    for (int size : {2, 3})
+        for (uint64_t number : {0, 1}) {
+            chaos_script_t script = calm();
+            script.fail_call = CHAOS_CALL_trust;
+            script.fail_at = number;
+            script.fail_status = QUOIT_ERR_NETWORK;
+            std::vector<Fate> fate;
+            run(script, size, std::to_string(size) + " ranks, trust #" + std::to_string(number) + " fails", &fate);
+            for (const Fate &each : fate) {
+                EXPECT_NE(each.status, QUOIT_ERR_TIMEOUT) << texts(fate);
+                EXPECT_LT(each.took, 2 * slow()) << texts(fate);
+            }
+        }
+}
+
 // The n-th call of each kind fails with each error.
 TEST(Chaos, EveryCallFails)
 {
@@ -342,8 +358,10 @@ TEST(Chaos, EveryCallFails)
                     cases++;
                     std::vector<Fate> fate;
                     came += run(script, size, what, &fate).failed;
+                    /* A mismatch at creation is what ranks find together, from records, and rank 0 tells it; no transport finds it then. */
+                    bool odd = error == QUOIT_ERR_MISMATCH && (call == CHAOS_CALL_trust || call == CHAOS_CALL_connect);
                     for (const Fate &each : fate) // whoever can still tell the others, does
-                        EXPECT_TRUE(is_absent(script) || each.status != QUOIT_ERR_TIMEOUT || error == QUOIT_ERR_TIMEOUT) << what << "\n" << texts(fate);
+                        EXPECT_TRUE(is_absent(script) || odd || each.status != QUOIT_ERR_TIMEOUT || error == QUOIT_ERR_TIMEOUT) << what << "\n" << texts(fate);
                 }
         }
         printf("%d ranks: %d calls failed in %d cases\n", size, came, cases);

@@ -6,10 +6,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 
@@ -182,13 +185,18 @@ int role_die(ProcessRank &self)
     self.say("ready");
     if (self.rank == victim) {
         self.listen("go");
-        rlimit none = {0, 0};
-        setrlimit(RLIMIT_CORE, &none);
+        rlimit cores = {0, 0};
+        if (way == "core") { /* as large as it may be: its peers wait until it is written */
+            getrlimit(RLIMIT_CORE, &cores);
+            cores.rlim_cur = cores.rlim_max;
+            if (chdir(self.argument(3)) != 0) return 2;
+        }
+        setrlimit(RLIMIT_CORE, &cores);
         if (way == "segfault") {
             signal(SIGSEGV, SIG_DFL);
             raise(SIGSEGV);
         }
-        if (way == "abort") {
+        if (way == "abort" || way == "core") {
             signal(SIGABRT, SIG_DFL);
             abort();
         }
@@ -250,7 +258,89 @@ TEST(Ways, OfDyingAreAllTheSame)
             }
 }
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"cut", role_cut}, {"die", role_die}};
+// A core file, where they are allowed, does not hold what processes share: here 3 GiB, whose writing would delay the news.
+TEST(Ways, ACoreFileIsSmall)
+{
+    std::string folder = temporary_path("core");
+    ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+    {
+        Processes ranks("die", {0, 0, 0}, {"1", "core", "", folder}, "", {"QUOIT_ARENA_SIZE=1G"});
+        for (int rank = 0; rank < 3; rank++) ranks.wait_line(rank, "ready", 60);
+        double killed = seconds();
+        ranks.tell(1, "go");
+        expect_told(ranks, 1, killed, ranks.host_name());
+        EXPECT_EQ(ranks.wait_exit(1, 20), 1000 + SIGABRT);
+    }
+    for (const auto &entry : std::filesystem::directory_iterator(folder)) /* none where the system pipes or forbids them */
+        EXPECT_LT(std::filesystem::file_size(entry.path()), 300u << 20) << entry.path();
+    std::filesystem::remove_all(folder);
+}
+
+// A rank dies; in a group of two it was alone with another, and a group of two others works on through it, as if nothing were.
+int role_bystander(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    std::vector<int> mine = self.rank % 2 ? std::vector<int>{1, 3} : std::vector<int>{0, 2};
+    quoit_comm_t *group = nullptr;
+    if (quoit_comm_create_group(self.comm, mine.data(), 2, self.rank % 2 ? "odd" : "even", nullptr, &group) != QUOIT_OK) return 2;
+    if (allreduce(self.comm) != QUOIT_OK || allreduce(group) != QUOIT_OK) return 3;
+    self.say("ready");
+    if (self.rank == 3) {
+        self.listen("never");
+        return 4;
+    }
+    if (self.rank == 1) {
+        report(self, "ended", allreduce(group));
+        quoit_comm_destroy(group);
+        return 0;
+    }
+    std::atomic<bool> enough = false;
+    std::thread listener([&] {
+        self.listen("enough");
+        enough = true;
+    });
+    int32_t goes_on = 1, all = 2, rounds = 0;
+    quoit_status_t status = QUOIT_OK;
+    for (; status == QUOIT_OK && all == 2; rounds++) { /* until both have heard */
+        goes_on = enough ? 0 : 1;
+        status = quoit_allreduce(group, &goes_on, &all, 1, QUOIT_I32, QUOIT_SUM, nullptr, nullptr);
+        if (status == QUOIT_OK && rounds % 100 == 0) status = allreduce(group, 100000);
+        if (rounds == 100) self.say("busy");
+    }
+    report(self, "group", status);
+    report(self, "world", allreduce(self.comm));
+    listener.join();
+    quoit_comm_destroy(group);
+    return 0;
+}
+
+TEST(Ways, LeaveOtherGroupsAlone)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 0, 0}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 0, 1}}) {
+        SCOPED_TRACE(name_of(host_of));
+        Processes ranks("bystander", host_of);
+        for (int rank : {0, 1, 2, 3}) ranks.wait_line(rank, "ready", 60);
+        for (int rank : {0, 2}) EXPECT_EQ(ranks.wait_line(rank, "busy", 60), "yes");
+        pid_t pid = ranks.pid(3);
+        double killed = seconds();
+        ranks.kill(3, SIGKILL);
+        Outcome one = outcome(ranks, 1, "ended");
+        EXPECT_EQ(one.status, QUOIT_ERR_PEER) << one.text;
+        EXPECT_LT(one.at - killed, promise_s()) << one.text;
+        EXPECT_TRUE(names(one.text, 3, pid)) << one.text;
+        usleep(100000);
+        for (int rank : {0, 2}) ranks.tell(rank, "enough");
+        for (int rank : {0, 2}) {
+            Outcome group = outcome(ranks, rank, "group"), world = outcome(ranks, rank, "world");
+            EXPECT_EQ(group.status, QUOIT_OK) << "a group without the dead: " << group.text;
+            EXPECT_EQ(world.status, QUOIT_ERR_PEER) << world.text;
+            EXPECT_TRUE(names(world.text, 3, pid)) << world.text;
+        }
+        for (int rank : {0, 1, 2}) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    }
+}
+
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"cut", role_cut}, {"die", role_die}, {"bystander", role_bystander}};
 
 } // namespace
 

@@ -157,6 +157,37 @@ TEST_F(Device, BlockingAndMixedWithHostOperations)
     }
 }
 
+// In one operation some ranks have their buffers on the device, and others in host memory.
+TEST_F(Device, MixedWithHostBuffers)
+{
+    for (const Hosts &host_of : topologies) {
+        run_ranks({.host_of = host_of}, [&](Rank &self) {
+            Stream stream;
+            int round = 0;
+            for (size_t count : {size_t(200), size_t(150000)})
+                for (int which = 0; which < 3; which++) {
+                    int root = ++round % self.size;
+                    bool on_device = (self.rank + round) % 2 == 0;
+                    quoit_call_t call = QUOIT_CALL_INIT;
+                    std::vector<int32_t> host(count), output(count);
+                    Memory buffer(count * sizeof(int32_t));
+                    for (size_t i = 0; i < count; i++) host[i] = value(self.rank, i, round);
+                    ASSERT_EQ(lagging_device_upload(buffer.pointer, host.data(), count * sizeof(int32_t)), QUOIT_OK);
+                    if (on_device) {
+                        call.device = device;
+                        call.stream = stream.pointer;
+                    }
+                    void *data = on_device ? buffer.pointer : host.data();
+                    ASSERT_EQ(call_on(self.comm, which, data, data, count, root, &call, nullptr), QUOIT_OK) << quoit_last_error();
+                    ASSERT_EQ(lagging_device_download(output.data(), buffer.pointer, count * sizeof(int32_t)), QUOIT_OK);
+                    if (which == 1 && self.rank != root) continue;
+                    const std::vector<int32_t> &result = on_device ? output : host;
+                    for (size_t i = 0; i < count; i += 97) ASSERT_EQ(result[i], expected(which, self.size, root, i, round)) << name_of(host_of) << ", round " << round;
+                }
+        });
+    }
+}
+
 TEST_F(Device, SubmittedIsNotComplete)
 {
     run_ranks({.host_of = {0, 0}}, [&](Rank &self) {

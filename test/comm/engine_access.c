@@ -2,6 +2,8 @@
 #include "engine_access.h"
 
 #include "scheduler/comm.h"
+#include "transport/shm/shm_header.h"
+#include "transport/shm/shm_info.h"
 
 #include <string.h>
 
@@ -69,6 +71,43 @@ bool test_comm_address(const quoit_comm_t *comm, int rank, const char *transport
         if (strcmp(record->address[i].transport, transport) != 0) continue;
         memcpy(address, record->address[i].address, record->address[i].length);
         *length = record->address[i].length;
+        return true;
+    }
+    return false;
+}
+
+/* Where the own directory tells of the section: behind the communicator's id. */
+static uint8_t *section_handle(void *root, uint64_t comm)
+{
+    uint64_t *word = root, *end = word + QUOIT_ROOT_SIZE / sizeof *word;
+    while (word < end && *word != comm) word++;
+    return word < end ? (uint8_t *)(word + 1) : NULL;
+}
+
+bool test_comm_lie(quoit_comm_t *comm, test_lie_t lie)
+{
+    engine_t *engine = comm->engine;
+    void *root = NULL;
+    if (!comm->window || engine->map->ops->share_root(engine->map->transport, &root) != QUOIT_OK) return false;
+    window_section_t *section = comm->window->section;
+    uint64_t base = (uint64_t)(uintptr_t)root - SHM_HEADER_SIZE, size = ((const shm_header_t *)(uintptr_t)base)->size, whole = sizeof *section;
+    uint8_t *handle = section_handle(root, comm->id);
+    if (!handle) return false;
+    switch (lie) {
+    case LIE_SECTION_SHORT: shm_handle_write(engine->self, size - 64, 64, handle); return true;
+    case LIE_SECTION_OUTSIDE: shm_handle_write(engine->self, size - 64, whole, handle); return true;
+    case LIE_SECTION_UNALIGNED: shm_handle_write(engine->self, (uint64_t)(uintptr_t)section - base + 8, whole, handle); return true;
+    case LIE_SLOTS_SHORT:
+    case LIE_SLOTS_NONE:
+        if (lie == LIE_SLOTS_SHORT) shm_handle_write(engine->self, size - 64, 64, section->lease_handle);
+        else memset(section->lease_handle, 0xee, sizeof section->lease_handle);
+        atomic_fetch_add(&section->lease, 1);
+        return true;
+    case LIE_INPUT_SHORT:
+    case LIE_INPUT_NONE:
+        if (lie == LIE_INPUT_SHORT) shm_handle_write(engine->self, size - 64, 64, section->input_handle);
+        else memset(section->input_handle, 0xee, sizeof section->input_handle);
+        atomic_store(&section->input_ticket, comm->window->ticket + 1);
         return true;
     }
     return false;

@@ -37,6 +37,19 @@ unsigned long long test_comm_job(const quoit_comm_t *comm);
 bool test_comm_address(const quoit_comm_t *comm, int rank, const char *transport, unsigned long long process[2], unsigned char address[112],
                        unsigned long *length);
 
+/** Lies that a rank can tell its host mates in the memory that it shares: see test_comm_lie. */
+typedef enum test_lie {
+    LIE_SECTION_SHORT,     /* it ends with the arena, after one line */
+    LIE_SECTION_OUTSIDE,   /* beyond the arena */
+    LIE_SECTION_UNALIGNED,
+    LIE_SLOTS_SHORT,       /* large slots that end with the arena, after one line */
+    LIE_SLOTS_NONE,        /* bytes that are no handle */
+    LIE_INPUT_SHORT,       /* the input of the next operation, of one line, where the arena ends */
+    LIE_INPUT_NONE
+} test_lie_t;
+/** From here on this rank's shared memory says so. False: it shares none. */
+bool test_comm_lie(quoit_comm_t *comm, test_lie_t lie);
+
 #ifdef __cplusplus
 }
 #endif

@@ -126,6 +126,70 @@ TEST(Groups, AMemberThatNeverCame)
     });
 }
 
+// The same in a group that is well: what nobody has called has left nothing to read, so nothing is kept. Coming late, the member is told.
+TEST(Groups, AMemberThatNeverCameAndNothingWasCalled)
+{
+    int rounds = has_sanitizer() ? 800 : 1500; /* more than a directory has entries */
+    run_ranks({.host_of = {0, 0, 0}}, [&](Rank &self) {
+        int members[] = {0, 1, 2};
+        quoit_comm_t *group = nullptr;
+        test_engine_state_t state;
+        for (int round = 0; round < rounds && self.rank != 2; round++) {
+            std::string name = "lonely " + std::to_string(round);
+            ASSERT_EQ(quoit_comm_create_group(self.comm, members, 3, name.c_str(), nullptr, &group), QUOIT_OK) << name << ": " << quoit_last_error();
+            quoit_comm_destroy(group);
+        }
+        self.meet();
+        test_engine_look(self.engine, &state);
+        EXPECT_EQ(state.sections, 0) << "rank " << self.rank;
+        self.meet();
+        if (self.rank == 2) {
+            std::string name = "lonely " + std::to_string(rounds - 1);
+            ASSERT_EQ(quoit_comm_create_group(self.comm, members, 3, name.c_str(), nullptr, &group), QUOIT_OK);
+            std::string text = sum(group);
+            EXPECT_NE(text.find("has destroyed its communicator or ended"), std::string::npos) << text;
+            quoit_comm_destroy(group);
+        }
+        EXPECT_EQ(sum(self.comm), "");
+        test_engine_look(self.engine, &state);
+        EXPECT_EQ(state.sections, 0) << "rank " << self.rank;
+        self.meet();
+    });
+}
+
+// What was broadcast before a member came is kept for it, of the newest groups: not without bounds.
+TEST(Groups, AMemberThatComesAfterTheRootHasLeft)
+{
+    run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
+        const int count = 300;
+        int members[] = {0, 1};
+        test_engine_state_t state;
+        auto name = [](int round) { return "broadcast " + std::to_string(round); };
+        auto broadcast = [&](int round, bool last) {
+            quoit_comm_t *group = nullptr;
+            int value = self.rank == 0 ? round : -1;
+            ASSERT_EQ(quoit_comm_create_group(self.comm, members, 2, name(round).c_str(), nullptr, &group), QUOIT_OK) << quoit_last_error();
+            quoit_status_t status = quoit_broadcast(group, &value, 1, QUOIT_I32, 0, nullptr, nullptr);
+            EXPECT_EQ(status, last ? QUOIT_OK : QUOIT_ERR_PEER) << round << ": " << quoit_last_error();
+            EXPECT_EQ(value, last ? round : -1);
+            quoit_comm_destroy(group);
+        };
+        for (int round = 0; round < count && self.rank == 0; round++) broadcast(round, true);
+        self.meet();
+        test_engine_look(self.engine, &state);
+        if (self.rank == 0) {
+            EXPECT_GT(state.sections, 50);
+            EXPECT_LT(state.sections, 200) << "windows are kept without bounds";
+        }
+        self.meet();
+        for (int round : {count - 1, count - 50}) /* kept */
+            if (self.rank == 1) broadcast(round, true);
+        if (self.rank == 1) broadcast(0, false);
+        EXPECT_EQ(sum(self.comm), "");
+        self.meet();
+    });
+}
+
 TEST(Groups, SameNameAgain)
 {
     for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 0, 1, 1}}) {

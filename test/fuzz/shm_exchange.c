@@ -31,7 +31,6 @@ typedef struct liar {
     size_t in_length;
     int fds[DESCRIPTORS]; /* that came with it */
     int fd_count;
-    bool wrote; /* into the transport's mailbox */
 } liar_t;
 
 static int bell, arena, unsealed, doorbell = -1;
@@ -148,7 +147,6 @@ static void write_mailbox(liar_t *liar, fuzz_input_t *input)
     uint8_t *base = mmap(NULL, info.arena_size, PROT_READ | PROT_WRITE, MAP_SHARED, liar->fds[0], 0);
     if (base == MAP_FAILED) return;
     ring_memory_t *ring = (ring_memory_t *)(base + info.mailbox_offset);
-    liar->wrote = true;
     for (int i = 0; i < PATCHES && fuzz_left(input) > 0; i++) {
         size_t length;
         uint8_t what = fuzz_byte(input);
@@ -208,11 +206,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     lie(&liar, &input);
     for (int i = 0; i < liar.fd_count; i++) close(liar.fds[i]);
     close(liar.fd);
-    for (int i = 0; i < (liar.wrote ? 10 : 400) && count_descriptors() != before; i++) { /* a peer that has ended is doubted for a while */
-        pump();
-        if (i > 4) usleep(1000);
-    }
-    if (liar.wrote && count_descriptors() != before) { /* a message that nobody has asked for yet outlives its sender's goodbye */
+    for (int i = 0; i < 10 && count_descriptors() != before; i++) pump();
+    /* A message that nobody has asked for yet outlives its sender's goodbye, and a peer whose socket has ended is doubted for a while. */
+    if (count_descriptors() != before) {
         transport_shm.close(transport);
         open_transport();
     }

@@ -32,12 +32,12 @@ static void address(const uint8_t *data, size_t size)
 
 static void handle(const uint8_t *data, uint64_t arena)
 {
-    uint64_t offset = UINT64_MAX;
-    if (!fuzz_check_status(shm_handle_parse(data, (quoit_process_id_t){1, 2}, arena, &offset))) {
-        fuzz_check(offset == UINT64_MAX);
+    uint64_t offset = UINT64_MAX, length = UINT64_MAX;
+    if (!fuzz_check_status(shm_handle_parse(data, (quoit_process_id_t){1, 2}, arena, &offset, &length))) {
+        fuzz_check(offset == UINT64_MAX && length == UINT64_MAX);
         return;
     }
-    fuzz_check(offset >= SHM_HEADER_SIZE && offset <= arena);
+    fuzz_check(offset >= SHM_HEADER_SIZE && offset <= arena && length <= arena - offset);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

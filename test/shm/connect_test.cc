@@ -121,24 +121,27 @@ TEST(ShmConnect, AttachRootAndHandles)
     Pair pair;
     ASSERT_NO_FATAL_FAILURE(pair.join());
     void *root, *seen, *block;
+    size_t length;
     char handle[QUOIT_HANDLE_CAPACITY];
     ASSERT_EQ(pair.a.ops.share_root(pair.a.transport, &root), QUOIT_OK);
     for (size_t i = 0; i < QUOIT_ROOT_SIZE; i++) ASSERT_EQ(static_cast<char *>(root)[i], 0) << i;
     strcpy(static_cast<char *>(root), "root of a");
-    ASSERT_EQ(pair.b.ops.attach(pair.ba, nullptr, &seen), QUOIT_OK) << error_text();
+    ASSERT_EQ(pair.b.ops.attach(pair.ba, nullptr, &seen, &length), QUOIT_OK) << error_text();
+    EXPECT_EQ(length, size_t{QUOIT_ROOT_SIZE});
     EXPECT_STREQ(static_cast<char *>(seen), "root of a");
 
     ASSERT_EQ(pair.a.ops.share_alloc(pair.a.transport, 100000, &block), QUOIT_OK) << error_text();
     ASSERT_EQ(pair.a.ops.export_memory(pair.a.transport, block, 100000, handle), QUOIT_OK) << error_text();
     strcpy(static_cast<char *>(block) + 99000, "block of a");
-    ASSERT_EQ(pair.b.ops.attach(pair.ba, handle, &seen), QUOIT_OK) << error_text();
+    ASSERT_EQ(pair.b.ops.attach(pair.ba, handle, &seen, &length), QUOIT_OK) << error_text();
+    EXPECT_EQ(length, 100000u);
     EXPECT_STREQ(static_cast<char *>(seen) + 99000, "block of a");
 
     int outside = 0;
     EXPECT_EQ(pair.a.ops.export_memory(pair.a.transport, &outside, 4, handle), QUOIT_ERR_INVALID);
     EXPECT_EQ(pair.a.ops.export_memory(pair.a.transport, static_cast<char *>(root) - 64, 64, handle), QUOIT_ERR_INVALID) << "the header is nobody's";
     EXPECT_EQ(pair.a.ops.export_memory(pair.a.transport, block, 64 << 20, handle), QUOIT_ERR_INVALID);
-    EXPECT_EQ(pair.a.ops.attach(pair.ab, handle, &seen), QUOIT_ERR_INVALID) << "a handle of another process";
+    EXPECT_EQ(pair.a.ops.attach(pair.ab, handle, &seen, &length), QUOIT_ERR_INVALID) << "a handle of another process";
     pair.a.ops.share_free(pair.a.transport, block);
 }
 
@@ -322,9 +325,11 @@ TEST(ShmConnect, Processes)
     ASSERT_EQ(address.size(), size_t{SHM_ADDRESS_SIZE});
     quoit_endpoint_t *endpoint;
     void *seen;
+    size_t length;
     ASSERT_EQ(parent.connect(child_id, address, &endpoint), QUOIT_OK) << error_text();
     ASSERT_TRUE(parent.until([&] { return parent.find(QUOIT_EVENT_NOTICE); }));
-    ASSERT_EQ(parent.ops.attach(endpoint, parent.find(QUOIT_EVENT_NOTICE)->data.data(), &seen), QUOIT_OK) << error_text();
+    ASSERT_EQ(parent.ops.attach(endpoint, parent.find(QUOIT_EVENT_NOTICE)->data.data(), &seen, &length), QUOIT_OK) << error_text();
+    ASSERT_EQ(length, 200000u);
     EXPECT_EQ(std::string(static_cast<char *>(seen), 200000), std::string(200000, 'm'));
     *static_cast<char *>(seen) = 'p';
     ASSERT_EQ(parent.ops.notify(endpoint, "done", 4), QUOIT_OK);

@@ -92,7 +92,8 @@ TEST(ShmDeath, MemoryOutlivesTheOwner)
     });
     ASSERT_NO_FATAL_FAILURE(peer.join());
     void *root;
-    ASSERT_EQ(parent.ops.attach(peer.endpoint, nullptr, &root), QUOIT_OK);
+    size_t length;
+    ASSERT_EQ(parent.ops.attach(peer.endpoint, nullptr, &root, &length), QUOIT_OK);
     ASSERT_TRUE(parent.until([&] { return parent.find(QUOIT_EVENT_NOTICE); }));
     peer.child.kill_now();
     ASSERT_NO_FATAL_FAILURE(expect_death(parent, peer.endpoint));

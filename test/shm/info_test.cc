@@ -79,18 +79,18 @@ TEST(ShmInfo, HeadsAreChecked)
         uint8_t info[SHM_INFO_SIZE], address[SHM_ADDRESS_SIZE], handle[QUOIT_HANDLE_CAPACITY];
         shm_info_t info_in = good_info(), info_out;
         shm_address_t address_in = {{1, 2}, {8192, 1 << 20, 256 << 10}}, address_out;
-        uint64_t offset;
+        uint64_t offset, length;
         shm_info_write(&info_in, info);
         shm_address_write(&address_in, address);
         shm_handle_write({1, 2}, 4096, 64, handle);
         ASSERT_EQ(shm_address_parse(address, sizeof address, &address_out), QUOIT_OK) << error_text();
-        ASSERT_EQ(shm_handle_parse(handle, {1, 2}, 1 << 20, &offset), QUOIT_OK) << error_text();
+        ASSERT_EQ(shm_handle_parse(handle, {1, 2}, 1 << 20, &offset, &length), QUOIT_OK) << error_text();
         info[at] ^= 1;
         address[at] ^= 1;
         handle[at] ^= 1;
         EXPECT_EQ(shm_info_parse(info, &info_out), QUOIT_ERR_PROTOCOL) << at;
         EXPECT_EQ(shm_address_parse(address, sizeof address, &address_out), QUOIT_ERR_PROTOCOL) << at;
-        EXPECT_EQ(shm_handle_parse(handle, {1, 2}, 1 << 20, &offset), QUOIT_ERR_INVALID) << at;
+        EXPECT_EQ(shm_handle_parse(handle, {1, 2}, 1 << 20, &offset, &length), QUOIT_ERR_INVALID) << at;
     }
     shm_address_t address_out;
     EXPECT_EQ(shm_address_parse("", 0, &address_out), QUOIT_ERR_PROTOCOL);
@@ -107,10 +107,14 @@ TEST(ShmInfo, HandlesAreBounded)
     for (Case c : {Case{4096, 0, true}, Case{4096, size - 4096, true}, Case{size, 0, true}, Case{4096, size - 4095, false}, Case{0, 64, false},
                    Case{size + 1, 0, false}, Case{UINT64_MAX, 2, false}, Case{size - 1, UINT64_MAX, false}}) {
         uint8_t handle[QUOIT_HANDLE_CAPACITY];
-        uint64_t offset;
+        uint64_t offset, length;
         shm_handle_write({1, 2}, c.offset, c.length, handle);
-        EXPECT_EQ(shm_handle_parse(handle, {1, 2}, size, &offset), c.good ? QUOIT_OK : QUOIT_ERR_INVALID) << c.offset << " + " << c.length;
-        EXPECT_EQ(shm_handle_parse(handle, {1, 3}, size, &offset), QUOIT_ERR_INVALID) << "another process";
+        EXPECT_EQ(shm_handle_parse(handle, {1, 2}, size, &offset, &length), c.good ? QUOIT_OK : QUOIT_ERR_INVALID) << c.offset << " + " << c.length;
+        if (c.good) {
+            EXPECT_EQ(offset, c.offset);
+            EXPECT_EQ(length, c.length);
+        }
+        EXPECT_EQ(shm_handle_parse(handle, {1, 3}, size, &offset, &length), QUOIT_ERR_INVALID) << "another process";
     }
 }
 

@@ -68,8 +68,9 @@ TEST(ShmSleep, SharedMemoryAndRing)
     auto run = [](Engine &self, quoit_endpoint_t *endpoint, bool first, unsigned seed) {
         std::mt19937 random(seed);
         void *own, *other;
+        size_t length;
         ASSERT_EQ(self.ops.share_root(self.transport, &own), QUOIT_OK);
-        ASSERT_EQ(self.ops.attach(endpoint, nullptr, &other), QUOIT_OK);
+        ASSERT_EQ(self.ops.attach(endpoint, nullptr, &other, &length), QUOIT_OK);
         for (uint64_t round = 1; round <= 2000; round++) {
             for (uint64_t end = clock_now() + random() % 30000; clock_now() < end;) continue;
             auto publish = [&] {

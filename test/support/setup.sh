@@ -25,7 +25,7 @@ find_python() {
 python_has() { "$1" -c "$2" >/dev/null 2>&1; }
 python_headers='import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
 
-# Names of Debian packages that are wanted and not there. $1: "tests" adds what only the tests need, "fuzz" what test/fuzz/run needs.
+# Names of Debian packages that are wanted and not there. $1: "tests" adds what only the tests need, "fuzz" what test/fuzz/run needs, "valgrind" that.
 missing_packages() {
     local python
     python=$(find_python)
@@ -61,6 +61,7 @@ missing_packages() {
         [ -n "$(find /usr/lib/llvm-14/lib/clang -name 'libclang_rt.fuzzer-*.a' 2>/dev/null)" ] || echo libclang-rt-14-dev
         command -v llvm-cov-14 >/dev/null || echo llvm-14
     fi
+    if [ "${1:-}" = valgrind ]; then command -v valgrind >/dev/null || echo valgrind; fi
 }
 
 install_packages() {

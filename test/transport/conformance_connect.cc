@@ -117,6 +117,33 @@ TEST_P(Pairs, AConnectionWaitsForTrust)
     });
 }
 
+/* The other side has ended the job, and has nothing more to say: who comes late is not kept waiting as for a job that is still to come. */
+TEST_P(Pairs, AJobThatIsOverIsRefusedAtOnce)
+{
+    run_case(GetParam(), [](Peer &peer) {
+        prepare(peer, "the secret");
+        if (peer.index == 1) peer.ops->distrust(peer.transport, 77);
+        peer.sync(false);
+        if (peer.index == 0) {
+            uint64_t begin = clock_now();
+            quoit_endpoint_t *late = peer.connect(77, 30000);
+            auto recv = peer.recv({1, 1}, 100, 0, late);
+            peer.wait("the refusal", [&] { return peer.ops->endpoint_status(late) != QUOIT_IN_PROGRESS && recv->done(); });
+            require(clock_now() - begin < 10000000000u, "it waited for the job");
+            require(peer.ops->endpoint_status(late) < 0 && recv->transfer.status < 0, "it was let in");
+            require(peer.last_error().find("destroyed") != std::string::npos, "the text does not say why: " + peer.last_error());
+            peer.ops->disconnect(late);
+            peer.progress();
+        }
+        peer.sync();
+        peer.events.clear();
+        peer.trust(78, "the secret");
+        peer.endpoint = peer.connect(78);
+        exchange(peer, peer.endpoint, 1);
+        peer.sync();
+    });
+}
+
 TEST_P(Pairs, AWrongSecretIsRefusedWithATextAndTheRightOneStillWorks)
 {
     run_case(GetParam(), [](Peer &peer) {
@@ -220,6 +247,26 @@ TEST_P(Pairs, WhatWasSentBeforeDisconnectArrives)
             peer.run_for(20);
             peer.sync(false);
         }
+    });
+}
+
+/* A communicator's last word, sent while the connection was on its way, when nobody here needs the job any more. */
+TEST_P(Pairs, LastWordsArriveThoughTheJobIsNotTrustedAnyMore)
+{
+    run_case(GetParam(), [](Peer &peer) {
+        prepare(peer, "the secret");
+        peer.sync(false);
+        if (peer.index == 0) {
+            quoit_endpoint_t *endpoint = peer.connect();
+            require_ok(peer.ops->notify(endpoint, "aborted", 7), "notify");
+            peer.ops->disconnect(endpoint);
+            peer.ops->distrust(peer.transport, 77);
+            peer.wait("idle", [&] { return peer.ops->idle(peer.transport); });
+        } else {
+            peer.wait("the last word", [&] { return peer.find_event(QUOIT_EVENT_NOTICE); });
+            require(peer.find_event(QUOIT_EVENT_NOTICE)->data == "aborted", "the notice");
+        }
+        peer.sync();
     });
 }
 

@@ -334,9 +334,9 @@ static quoit_status_t pipes_export_memory(quoit_transport_t *transport, const vo
     return unsupported(transport);
 }
 
-static quoit_status_t pipes_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
+static quoit_status_t pipes_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer, size_t *length)
 {
-    (void)handle, (void)pointer;
+    (void)handle, (void)pointer, (void)length;
     return unsupported(endpoint->transport);
 }
 

@@ -140,11 +140,18 @@ static void endpoint_stand(pipe_endpoint_t *endpoint, pipe_link_t *link)
 
 /* ---------------------------------------------------------------- handshake */
 
+/* A job that is not trusted any more leaves its number in its place, so that who calls for it need not wait. */
 static void secret_give(pipe_transport_t *transport, handshake_t *handshake)
 {
-    for (int i = 0; i < JOBS; i++)
-        if (transport->jobs[i].used && transport->jobs[i].job == handshake->job)
-            handshake_secret(handshake, transport->jobs[i].secret, transport->jobs[i].length);
+    bool over = false;
+    for (int i = 0; i < JOBS && handshake->job != 0; i++) {
+        if (transport->jobs[i].job != handshake->job) continue;
+        over = !transport->jobs[i].used;
+        if (over) continue;
+        handshake_secret(handshake, transport->jobs[i].secret, transport->jobs[i].length);
+        return;
+    }
+    if (over && !pipe_endpoint_find(transport, handshake->peer)) handshake_refuse(handshake, HANDSHAKE_REASON_OVER);
 }
 
 static void verdict_give(pipe_transport_t *transport, pipe_link_t *link)

@@ -97,7 +97,7 @@ TEST_F(Registry, BadPluginsAreErrorsThatSayWhy)
 {
     expect_error(folder + "there_is_none.so", "cannot load");
     expect_error(folder + "plugin_bad_nothing.so", "quoit_transport_plugin");
-    expect_error(folder + "plugin_bad_abi.so", "ABI 2");
+    expect_error(folder + "plugin_bad_abi.so", "ABI 3, this library has 2");
     expect_error(folder + "plugin_bad_size.so", "bytes");
     expect_error(folder + "plugin_bad_call.so", "lacks a call");
     expect_error(folder + "plugin_bad_name.so", "already");

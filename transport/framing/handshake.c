@@ -342,6 +342,7 @@ const char *handshake_reason_text(handshake_reason_t reason)
     case HANDSHAKE_REASON_TIE: return "another connection of the same two processes stays";
     case HANDSHAKE_REASON_VERSION: return "the two sides run versions of Quoit that do not fit together";
     case HANDSHAKE_REASON_TLS: return "one side speaks TLS, the other plain text; QUOIT_TLS must be the same on both";
+    case HANDSHAKE_REASON_OVER: return "its communicators have been destroyed there, or could not be created";
     case HANDSHAKE_REASON_END: break;
     }
     return "unknown reason";

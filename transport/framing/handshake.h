@@ -32,6 +32,7 @@ typedef enum handshake_reason {
     HANDSHAKE_REASON_TIE,      /* both sides connected at once, and the other connection stays (the one that the lower id began) */
     HANDSHAKE_REASON_VERSION,
     HANDSHAKE_REASON_TLS,      /* one side speaks TLS, the other plain text; told in plain text */
+    HANDSHAKE_REASON_OVER,     /* the job has ended on the other side, and will not come again */
     HANDSHAKE_REASON_END
 } handshake_reason_t;
 

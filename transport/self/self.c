@@ -254,9 +254,9 @@ static quoit_status_t self_export_memory(quoit_transport_t *transport, const voi
     return unsupported("export_memory");
 }
 
-static quoit_status_t self_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer)
+static quoit_status_t self_attach(quoit_endpoint_t *endpoint, const void *handle, void **pointer, size_t *length)
 {
-    (void)endpoint, (void)handle, (void)pointer;
+    (void)endpoint, (void)handle, (void)pointer, (void)length;
     return unsupported("attach");
 }
 

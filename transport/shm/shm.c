@@ -123,7 +123,6 @@ static void transport_init(shm_transport_t *transport, const quoit_transport_env
     list_init(&transport->events);
     list_init(&transport->links);
     list_init(&transport->dropped);
-    list_init(&transport->jobs);
 }
 
 static void transport_close(quoit_transport_t *base);
@@ -138,6 +137,7 @@ static quoit_status_t transport_open(const quoit_transport_environment_t *enviro
     transport_init(transport, environment, &sizes);
     status = shm_arena_create((size_t)sizes.arena, &transport->arena);
     if (!status) status = table_create(&transport->by_process);
+    if (!status) status = secrets_create(&transport->jobs);
     if (!status) status = open_descriptors(transport);
     if (status) {
         transport_close(&transport->base);
@@ -169,15 +169,10 @@ static void end_all(shm_transport_t *transport)
 static void transport_close(quoit_transport_t *base)
 {
     shm_transport_t *transport = of(base);
-    list_t *node;
     if (!transport) return;
     transport->forked = transport->owner != getpid();
     end_all(transport);
-    while ((node = list_pop(&transport->jobs))) {
-        shm_job_t *job = container_of(node, shm_job_t, node);
-        explicit_bzero(job, sizeof *job);
-        free(job);
-    }
+    secrets_destroy(transport->jobs);
     const int descriptors[] = {transport->listener, transport->epoll, transport->timer, transport->pidfd, transport->bell};
     for (size_t i = 0; i < sizeof descriptors / sizeof *descriptors; i++) {
         if (descriptors[i] >= 0) close(descriptors[i]);
@@ -189,42 +184,18 @@ static void transport_close(quoit_transport_t *base)
 
 /* ---------------------------------------------------------------- connections */
 
-const shm_job_t *shm_job_find(const shm_transport_t *transport, uint64_t job)
-{
-    for (const list_t *node = transport->jobs.next; node != &transport->jobs; node = node->next) {
-        const shm_job_t *known = container_of(node, shm_job_t, node);
-        if (known->job == job) return known;
-    }
-    return NULL;
-}
-
 static quoit_status_t transport_listen(quoit_transport_t *base, void *address, size_t *length)
 {
     return shm_listener_open(of(base), address, length);
 }
 
-static void distrust(quoit_transport_t *base, uint64_t number)
-{
-    shm_job_t *job = (shm_job_t *)shm_job_find(of(base), number);
-    if (!job) return;
-    list_remove(&job->node);
-    explicit_bzero(job, sizeof *job);
-    free(job);
-}
+static void distrust(quoit_transport_t *base, uint64_t job) { secrets_remove(of(base)->jobs, job); }
 
-static quoit_status_t trust(quoit_transport_t *base, uint64_t number, const void *secret, size_t length)
+static quoit_status_t trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length)
 {
     shm_transport_t *transport = of(base);
-    if (length > HANDSHAKE_SECRET_CAPACITY) {
-        return error_set(QUOIT_ERR_INVALID, "shm: a secret of %zu bytes, at most %d are possible", length, HANDSHAKE_SECRET_CAPACITY);
-    }
-    shm_job_t *job = calloc(1, sizeof *job);
-    if (!job) return error_set(QUOIT_ERR_NO_MEMORY, "shm: out of memory for a job's secret");
-    job->job = number;
-    job->length = length;
-    if (length > 0) memcpy(job->secret, secret, length);
-    distrust(base, number);
-    list_append(&transport->jobs, &job->node);
+    quoit_status_t status = secrets_put(transport->jobs, "shm", job, secret, length);
+    if (status) return status;
     for (list_t *node = transport->links.next; node != &transport->links; node = node->next) {
         shm_link_t *link = container_of(node, shm_link_t, node);
         if (!link->endpoint && link->handshake.state == HANDSHAKE_WANTS_SECRET) link->retry = true;
@@ -254,7 +225,9 @@ static quoit_status_t check_peer(shm_transport_t *transport, const quoit_peer_t 
     if (shm_same_process(peer->process, transport->environment.self)) {
         return error_set(QUOIT_ERR_INVALID, "shm: a connection to this process itself; transport self is for that");
     }
-    if (!shm_job_find(transport, peer->job)) {
+    const void *secret;
+    size_t length;
+    if (!secrets_find(transport->jobs, peer->job, &secret, &length)) {
         return error_set(QUOIT_ERR_INVALID, "shm: no secret is known for job %016llx; trust it first", (unsigned long long)peer->job);
     }
     return QUOIT_OK;
@@ -262,11 +235,12 @@ static quoit_status_t check_peer(shm_transport_t *transport, const quoit_peer_t 
 
 static quoit_status_t start(shm_transport_t *transport, shm_endpoint_t *endpoint, const quoit_peer_t *peer)
 {
-    const shm_job_t *job = shm_job_find(transport, peer->job);
+    const void *secret = NULL;
+    size_t length = 0;
     shm_link_dial(endpoint);
     if (!endpoint->link) return QUOIT_OK; /* it has ended; endpoint_status tells */
-    return handshake_connect(&endpoint->link->handshake, peer->job, transport->environment.self, peer->process, 1, 0, job->secret,
-                             job->length);
+    (void)secrets_find(transport->jobs, peer->job, &secret, &length); /* check_peer has found it */
+    return handshake_connect(&endpoint->link->handshake, peer->job, transport->environment.self, peer->process, 1, 0, secret, length);
 }
 
 static quoit_status_t transport_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **result)
@@ -400,16 +374,18 @@ static quoit_status_t export_memory(quoit_transport_t *base, const void *pointer
     return QUOIT_OK;
 }
 
-static quoit_status_t attach(quoit_endpoint_t *base, const void *handle, void **pointer)
+static quoit_status_t attach(quoit_endpoint_t *base, const void *handle, void **pointer, size_t *length)
 {
     const shm_endpoint_t *endpoint = endpoint_of(base);
-    uint64_t offset = SHM_HEADER_SIZE;
+    uint64_t offset = SHM_HEADER_SIZE, bytes = QUOIT_ROOT_SIZE;
     if (!endpoint->peer || endpoint->state == SHM_CONNECTING) {
         return error_set(endpoint->state == SHM_ENDED ? QUOIT_ERR_CLOSED : QUOIT_ERR_AGAIN, "shm: %s is not connected", endpoint->name);
     }
-    quoit_status_t status = handle ? shm_handle_parse(handle, endpoint->base.peer, endpoint->peer_size, &offset) : QUOIT_OK;
-    if (!status) *pointer = (unsigned char *)endpoint->peer + offset;
-    return status;
+    quoit_status_t status = handle ? shm_handle_parse(handle, endpoint->base.peer, endpoint->peer_size, &offset, &bytes) : QUOIT_OK;
+    if (status) return status;
+    *pointer = (unsigned char *)endpoint->peer + offset;
+    *length = bytes;
+    return QUOIT_OK;
 }
 
 static void ring(quoit_endpoint_t *base)

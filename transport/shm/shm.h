@@ -20,6 +20,7 @@
 #include "transport/framing/channel.h"
 #include "transport/framing/handshake.h"
 #include "transport/framing/ring.h"
+#include "transport/framing/secrets.h"
 #include "transport/shm/shm_arena.h"
 #include "transport/shm/shm_header.h"
 #include "transport/shm/shm_info.h"
@@ -106,13 +107,6 @@ struct shm_endpoint {
     int doorbell, pidfd;
 };
 
-typedef struct shm_job {
-    list_t node;
-    uint64_t job;
-    uint8_t secret[HANDSHAKE_SECRET_CAPACITY];
-    size_t length;
-} shm_job_t;
-
 struct shm_transport {
     quoit_transport_t base; /* first */
     quoit_transport_environment_t environment;
@@ -128,7 +122,8 @@ struct shm_transport {
     shm_source_t listener_source, timer_source, bell_source;
     uint64_t listener_pause; /* time at which accepting goes on after a lack of descriptors; 0: it is on */
 
-    list_t endpoints, active, events, links, dropped, jobs;
+    list_t endpoints, active, events, links, dropped;
+    secrets_t *jobs;
     table_t *by_process; /* process -> the endpoint that connect() gives out */
     shm_endpoint_t *slots[SHM_MAX_PEERS];
     int slot_limit; /* slots from here on are free */
@@ -187,9 +182,6 @@ void shm_reap(shm_transport_t *transport); /* frees what is over; not while even
 quoit_status_t shm_watch(shm_transport_t *transport, int fd, uint32_t events, shm_source_t *source);
 /** Before a descriptor is closed: a forked child may keep what it refers to alive, and with it the events. -1 is accepted. */
 void shm_unwatch(shm_transport_t *transport, int fd);
-
-/* shm.c */
-const shm_job_t *shm_job_find(const shm_transport_t *transport, uint64_t job); /* NULL: not trusted */
 
 static inline table_key_t shm_key(quoit_process_id_t process) { return (table_key_t){.high = process.high, .low = process.low}; }
 

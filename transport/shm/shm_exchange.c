@@ -5,6 +5,7 @@
  * that was told; on tmpfs, so that its pages come without surprise; with the header of the process that was proved.
  */
 #include "transport/shm/shm.h"
+#include "transport/shm/shm_memory.h"
 
 #include "base/log.h"
 
@@ -147,6 +148,7 @@ static quoit_status_t map_arena(shm_endpoint_t *endpoint, int fd, uint64_t size)
         return error_set_errno(QUOIT_ERR_NO_MEMORY, errno, "shm: cannot map the %llu bytes of %s; lower QUOIT_ARENA_SIZE or raise 'ulimit -v'",
                                (unsigned long long)size, endpoint->name);
     }
+    shm_memory_keep_from_cores(mapped, size);
     endpoint->peer = mapped;
     endpoint->peer_size = size;
     const shm_header_t *header = endpoint->peer;

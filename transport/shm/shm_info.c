@@ -191,7 +191,7 @@ void shm_handle_write(quoit_process_id_t process, uint64_t offset, uint64_t leng
 }
 
 quoit_status_t shm_handle_parse(const uint8_t bytes[QUOIT_HANDLE_CAPACITY], quoit_process_id_t process, uint64_t arena_size,
-                                uint64_t *offset)
+                                uint64_t *offset, uint64_t *length)
 {
     const uint8_t *at = bytes;
     quoit_status_t status = take_head(&at, MAGIC_HANDLE, QUOIT_HANDLE_CAPACITY, "handle of shared memory");
@@ -199,11 +199,12 @@ quoit_status_t shm_handle_parse(const uint8_t bytes[QUOIT_HANDLE_CAPACITY], quoi
     if (!shm_same_process(take_process(&at), process)) {
         return error_set(QUOIT_ERR_INVALID, "shm: the handle belongs to the memory of another process");
     }
-    uint64_t start = take(&at, 8), length = take(&at, 8);
-    if (start < SHM_HEADER_SIZE || start > arena_size || length > arena_size - start) {
+    uint64_t start = take(&at, 8), bytes_there = take(&at, 8);
+    if (start < SHM_HEADER_SIZE || start > arena_size || bytes_there > arena_size - start) {
         return error_set(QUOIT_ERR_INVALID, "shm: the handle names bytes %llu + %llu, outside of an arena of %llu bytes", (unsigned long long)start,
-                         (unsigned long long)length, (unsigned long long)arena_size);
+                         (unsigned long long)bytes_there, (unsigned long long)arena_size);
     }
     *offset = start;
+    *length = bytes_there;
     return QUOIT_OK;
 }

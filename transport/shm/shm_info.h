@@ -60,7 +60,7 @@ quoit_status_t shm_info_parse(const uint8_t bytes[SHM_INFO_SIZE], shm_info_t *in
 void shm_handle_write(quoit_process_id_t process, uint64_t offset, uint64_t length, uint8_t bytes[QUOIT_HANDLE_CAPACITY]);
 /** ERR_INVALID for what is no handle of `process`, or does not lie in its arena of `arena_size` bytes. */
 quoit_status_t shm_handle_parse(const uint8_t bytes[QUOIT_HANDLE_CAPACITY], quoit_process_id_t process, uint64_t arena_size,
-                                uint64_t *offset);
+                                uint64_t *offset, uint64_t *length);
 
 static inline bool shm_same_process(quoit_process_id_t a, quoit_process_id_t b) { return a.high == b.high && a.low == b.low; }
 

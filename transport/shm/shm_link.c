@@ -274,23 +274,31 @@ static void handshake_failed(shm_link_t *link)
     while (pump_out(link)) continue;
     if (!endpoint && reason == HANDSHAKE_REASON_TIE) {
         shm_link_drop(link); /* refused by us, in favour of our own connection */
+    } else if (!endpoint && reason == HANDSHAKE_REASON_OVER) {
+        log_debug("shm", "refused a connection of pid %d: %s", (int)link->pid, handshake_reason_text(reason));
+        shm_link_drop(link);
     } else if (!endpoint) {
         shm_link_fail(link, error_set(QUOIT_ERR_PROTOCOL, "shm: handshake failed: %s", handshake_reason_text(reason)));
     } else if (reason == HANDSHAKE_REASON_TIE) {
         endpoint->link = NULL; /* the peer's own connection is on its way */
         shm_link_drop(link);
     } else {
-        quoit_status_t status = reason == HANDSHAKE_REASON_PROCESS ? QUOIT_ERR_NOT_FOUND : QUOIT_ERR_PROTOCOL;
+        quoit_status_t status = reason == HANDSHAKE_REASON_PROCESS ? QUOIT_ERR_NOT_FOUND : reason == HANDSHAKE_REASON_OVER ? QUOIT_ERR_CLOSED : QUOIT_ERR_PROTOCOL;
         shm_link_fail(link, error_set(status, "shm: handshake with %s failed: %s", endpoint->name, handshake_reason_text(reason)));
     }
 }
 
 static void offer_secret(shm_link_t *link)
 {
-    const shm_job_t *job = shm_job_find(link->transport, link->handshake.job);
-    if (!job) return; /* until trust() brings it, or the deadline ends it */
-    quoit_status_t status = handshake_secret(&link->handshake, job->secret, job->length);
-    if (status) shm_link_fail(link, status);
+    shm_transport_t *transport = link->transport;
+    const void *secret;
+    size_t length;
+    if (secrets_find(transport->jobs, link->handshake.job, &secret, &length)) {
+        quoit_status_t status = handshake_secret(&link->handshake, secret, length);
+        if (status) shm_link_fail(link, status);
+    } else if (secrets_is_over(transport->jobs, link->handshake.job) && !table_get(transport->by_process, shm_key(link->handshake.peer))) {
+        handshake_refuse(&link->handshake, HANDSHAKE_REASON_OVER);
+    } /* else until trust() brings it, or the deadline ends it */
 }
 
 static void link_adopt(shm_link_t *link, shm_endpoint_t *endpoint)

@@ -65,6 +65,8 @@ static quoit_status_t map_file(int fd, size_t size, int protection, unsigned cha
     return QUOIT_OK;
 }
 
+void shm_memory_keep_from_cores(void *base, size_t size) { (void)madvise(base, size, MADV_DONTDUMP); }
+
 quoit_status_t shm_memory_probe(size_t size)
 {
     int fd = -1;
@@ -101,6 +103,7 @@ quoit_status_t shm_memory_open(size_t size, shm_memory_t *memory)
         goto fail;
     }
     (void)madvise(made.base, made.size, MADV_HUGEPAGE); /* a wish; kernels without it say no */
+    shm_memory_keep_from_cores(made.base, made.size);
     *memory = made;
     return QUOIT_OK;
 fail:

@@ -22,6 +22,8 @@ quoit_status_t shm_memory_back(shm_memory_t *memory, size_t offset, size_t lengt
 /** Give back whole pages; they read as zero afterwards. False when the system cannot: then nothing has changed. */
 bool shm_memory_punch(shm_memory_t *memory, size_t offset, size_t length);
 quoit_status_t shm_memory_probe(size_t size);
+/** Core files leave this mapping out: a process that crashes is dead to its peers when its core file is written, and not before. */
+void shm_memory_keep_from_cores(void *base, size_t size);
 
 static inline size_t shm_round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 

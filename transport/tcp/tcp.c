@@ -104,7 +104,7 @@ quoit_status_t tcp_open(const quoit_transport_environment_t *environment, const 
     if (status == QUOIT_OK) status = tls_context_create(environment, "tcp", &transport->tls);
     if (status == QUOIT_OK) status = open_descriptors(transport);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
-    if (status == QUOIT_OK) status = table_create(&transport->jobs);
+    if (status == QUOIT_OK) status = secrets_create(&transport->jobs);
     if (status != QUOIT_OK) {
         tcp_close(&transport->base);
         return status;

@@ -167,7 +167,8 @@ struct tcp_transport {
     int listener_count;
     uint64_t timer_at, accept_at; /* what the timer is set to; when to accept again after running out of descriptors */
     tls_context_t *tls; /* NULL: plain text */
-    table_t *peers, *jobs; /* process -> endpoint that is or comes; job -> its secret, see secrets.h */
+    table_t *peers; /* process -> endpoint that is or comes */
+    secrets_t *jobs;
     list_t endpoints, strangers, dirty, eventful, graveyard;
     unsigned rails_left; /* a bit for each of the own interfaces of which a loss was told */
     list_t buffered; /* pipes with TLS that may hold what epoll does not see */

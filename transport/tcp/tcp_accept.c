@@ -307,7 +307,7 @@ static void proved_step(tcp_socket_t *stranger)
 
 /* ---------------------------------------------------------------- the handshake */
 
-/* Give the secret if the job is known. While it is not, the client is only watched for leaving. */
+/* Give the secret if the job is known, or refuse if it was. While it is not, the client is only watched for leaving. */
 static bool give_secret(tcp_socket_t *stranger)
 {
     tcp_transport_t *transport = stranger->transport;
@@ -315,6 +315,11 @@ static bool give_secret(tcp_socket_t *stranger)
     size_t length;
     if (secrets_find(transport->jobs, stranger->handshake->job, &secret, &length))
         return handshake_secret(stranger->handshake, secret, length) == QUOIT_OK;
+    /* Unless something for this peer is still on its way: it calls the peer itself then. */
+    if (secrets_is_over(transport->jobs, stranger->handshake->job) && tcp_endpoint_find(transport, stranger->handshake->peer) == NULL) {
+        handshake_refuse(stranger->handshake, HANDSHAKE_REASON_OVER);
+        return true;
+    }
     stranger->deadline = clock_deadline(transport->connect_ms);
     tcp_transport_wake_at(transport, stranger->deadline);
     tcp_socket_arm(stranger, EPOLLRDHUP);
@@ -324,7 +329,7 @@ static bool give_secret(tcp_socket_t *stranger)
 static log_level_t refusal_level(handshake_reason_t reason)
 {
     if (reason == HANDSHAKE_REASON_TIE) return LOG_DEBUG;
-    return reason == HANDSHAKE_REASON_PROCESS ? LOG_INFO : LOG_WARN;
+    return reason == HANDSHAKE_REASON_PROCESS || reason == HANDSHAKE_REASON_OVER ? LOG_INFO : LOG_WARN;
 }
 
 static void stranger_failed(tcp_socket_t *stranger, int error)

@@ -277,7 +277,8 @@ static void handshake_failed(tcp_socket_t *caller)
     output = handshake_output(caller->handshake, &length);
     if (length > 0) tcp_socket_send(caller, output, length, &done); /* the reason, so that the server can tell it too */
     target->refused_by_tls = reason == HANDSHAKE_REASON_TLS;
-    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION || target->refused_by_tls) target->hopeless = true;
+    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION || reason == HANDSHAKE_REASON_OVER || target->refused_by_tls)
+        target->hopeless = true;
     caller_failed(caller, reason == HANDSHAKE_REASON_TIE ? TIE_PAUSE_MS : 0, handshake_reason_text(reason));
 }
 

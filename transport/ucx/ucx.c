@@ -203,7 +203,7 @@ static quoit_status_t ucx_open(const quoit_transport_environment_t *environment,
     if (status == QUOIT_OK) status = tcp_settings_interfaces(environment, "ucx", &transport->choice);
     if (status == QUOIT_OK) status = choose_family(transport);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
-    if (status == QUOIT_OK) status = table_create(&transport->jobs);
+    if (status == QUOIT_OK) status = secrets_create(&transport->jobs);
     if (status == QUOIT_OK) status = table_create(&transport->eps);
     if (status == QUOIT_OK) status = open_context(transport);
     if (status == QUOIT_OK) status = open_worker(transport);

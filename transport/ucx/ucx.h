@@ -126,6 +126,8 @@ struct ucx_endpoint {
     bool calling;
     bool left_early; /* disconnected with something unsent: leaves once it stands */
     uint64_t job, started, deadline, next_try;
+    uint8_t secret[HANDSHAKE_SECRET_CAPACITY]; /* of `job`; wiped when the connection stands */
+    size_t secret_length;
     ucx_target_t targets[TCP_MAX_ADDRESSES];
     int target_count, next_target;
     ucx_link_t *caller;   /* this side's try */
@@ -157,7 +159,8 @@ struct ucx_transport {
         ucx_listener_t *listener;
     } requests[UCX_MAX_STRANGERS]; /* to be accepted */
     int request_count;
-    table_t *peers, *jobs, *eps; /* process -> endpoint that is or comes; job -> secret; ucp_ep_h -> link */
+    table_t *peers, *eps; /* process -> endpoint that is or comes; ucp_ep_h -> link */
+    secrets_t *jobs;
     list_t endpoints, links, ready, eventful, orphans;
     list_t free_tasks, free_chunks;
     int free_task_count;

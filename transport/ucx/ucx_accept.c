@@ -68,7 +68,7 @@ void ucx_stranger_overdue(ucx_link_t *stranger)
 static void refuse(ucx_link_t *stranger)
 {
     handshake_reason_t reason = stranger->handshake->reason;
-    log_level_t level = reason == HANDSHAKE_REASON_TIE ? LOG_DEBUG : reason == HANDSHAKE_REASON_PROCESS ? LOG_INFO : LOG_WARN;
+    log_level_t level = reason == HANDSHAKE_REASON_TIE ? LOG_DEBUG : reason == HANDSHAKE_REASON_PROCESS || reason == HANDSHAKE_REASON_OVER ? LOG_INFO : LOG_WARN;
     log_stranger(stranger, level, "refused", handshake_reason_text(reason));
     ucx_farewell_begin(stranger, UCX_REFUSED_MS);
 }
@@ -81,6 +81,10 @@ static bool give_secret(ucx_link_t *stranger)
     size_t length;
     if (secrets_find(transport->jobs, stranger->handshake->job, &secret, &length))
         return handshake_secret(stranger->handshake, secret, length) == QUOIT_OK;
+    if (secrets_is_over(transport->jobs, stranger->handshake->job) && !ucx_endpoint_find(transport, stranger->handshake->peer)) {
+        handshake_refuse(stranger->handshake, HANDSHAKE_REASON_OVER);
+        return true;
+    }
     stranger->deadline = clock_deadline(transport->connect_ms);
     ucx_transport_wake_at(transport, stranger->deadline);
     return false;

@@ -62,20 +62,18 @@ static quoit_status_t start_caller(ucx_endpoint_t *endpoint, int address)
 {
     ucx_transport_t *transport = endpoint->transport;
     const tcp_name_t *name = &endpoint->targets[address].name;
-    const void *secret;
-    size_t length;
     ucp_ep_params_t parameters = {
         .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
         .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
         .sockaddr = {.addr = &name->any, .addrlen = tcp_name_size(name)},
     };
-    if (!secrets_find(transport->jobs, endpoint->job, &secret, &length)) return error_set(QUOIT_ERR_INVALID, "the job is not trusted any more");
     ucx_link_t *caller = ucx_link_create(transport, UCX_CALLER);
     if (!caller) return QUOIT_ERR_NO_MEMORY;
     caller->endpoint = endpoint;
     caller->remote = *name;
     caller->address = address;
-    quoit_status_t status = handshake_connect(caller->handshake, endpoint->job, transport->self, endpoint->base.peer, 1, 0, secret, length);
+    quoit_status_t status = handshake_connect(caller->handshake, endpoint->job, transport->self, endpoint->base.peer, 1, 0, endpoint->secret,
+                                              endpoint->secret_length);
     if (status == QUOIT_OK) status = ucx_link_open(caller, &parameters);
     if (status != QUOIT_OK) {
         ucx_link_destroy(caller);
@@ -161,7 +159,7 @@ static void caller_refused(ucx_link_t *caller)
     ucx_endpoint_t *endpoint = caller->endpoint;
     ucx_target_t *target = &endpoint->targets[caller->address];
     handshake_reason_t reason = caller->handshake->reason;
-    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION) target->hopeless = true;
+    if (reason == HANDSHAKE_REASON_SECRET || reason == HANDSHAKE_REASON_VERSION || reason == HANDSHAKE_REASON_OVER) target->hopeless = true;
     target_failed(endpoint, target, reason == HANDSHAKE_REASON_TIE ? TIE_PAUSE_MS : 0, handshake_reason_text(reason));
     endpoint->caller = NULL;
     ucx_farewell_begin(caller, UCX_REFUSED_MS); /* the reason goes out, so that the server can tell it, too */
@@ -198,6 +196,14 @@ static void set_scope(const ucx_transport_t *transport, tcp_name_t *name)
     }
 }
 
+/* A copy: what was sent before the last disconnect must still arrive when the job is not trusted any more. */
+static void take_job(ucx_endpoint_t *endpoint, uint64_t job, const void *secret, size_t length)
+{
+    endpoint->job = job;
+    endpoint->secret_length = length;
+    if (length > 0) memcpy(endpoint->secret, secret, length);
+}
+
 static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t *peer, const tcp_address_t *address)
 {
     ucx_transport_t *transport = endpoint->transport;
@@ -205,7 +211,6 @@ static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t
         quoit_status_t status = ucx_endpoint_set_limits(endpoint, tcp_limits_least(transport->limits, address->limits));
         if (status != QUOIT_OK) return status;
     }
-    endpoint->job = peer->job;
     endpoint->target_count = address->count;
     for (int i = 0; i < address->count; i++) {
         endpoint->targets[i] = (ucx_target_t){.name = address->names[i]};
@@ -226,6 +231,7 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     const void *secret;
     size_t length;
     if (endpoint && (endpoint->life == UCX_STANDING || endpoint->calling)) {
+        if (endpoint->left_early && secrets_find(transport->jobs, peer->job, &secret, &length)) take_job(endpoint, peer->job, secret, length);
         if (endpoint->count == 0 && peer->name) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
         endpoint->count++;
         endpoint->left_early = false;
@@ -247,6 +253,7 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         if (fresh) ucx_endpoint_destroy(endpoint);
         return status;
     }
+    take_job(endpoint, peer->job, secret, length);
     ucx_call_step(endpoint, clock_now());
     *result = &endpoint->base;
     return QUOIT_OK;

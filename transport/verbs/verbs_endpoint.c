@@ -394,6 +394,8 @@ void verbs_control_closed(verbs_transport_t *transport, const quoit_event_t *eve
     if (endpoint == NULL) return;
     char text[ERROR_TEXT_CAPACITY];
     snprintf(text, sizeof text, "%s", event->text != NULL ? event->text : "");
+    /* All was ready, and the peer's last words and goodbye came before this side looked. */
+    if (endpoint->life == VERBS_COMING && event->status == QUOIT_OK && endpoint->ready_sent && endpoint->ready_came) stand(endpoint);
     if (endpoint->life == VERBS_STANDING && event->status == QUOIT_OK) take_all(endpoint);
     if (endpoint->life == VERBS_STANDING && channel_status(endpoint->channel) == QUOIT_ERR_CLOSED) {
         part(endpoint);
