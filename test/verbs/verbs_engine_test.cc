@@ -12,6 +12,7 @@
 
 #include "fake_verbs.h"
 #include "test/comm/ranks.h"
+#include "test/support/built.h"
 
 extern "C" {
 #include "base/status.h"

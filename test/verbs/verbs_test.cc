@@ -508,7 +508,7 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
 
 const bool prepared = [] {
     setenv("QUOIT_INTERFACE", "lo", 1);
-    setenv("QUOIT_VERBS_LIBRARY", fake_path.c_str(), 1);
+    setenv("QUOIT_VERBS_LIBRARY", built_path(FAKE_VERBS).c_str(), 1);
     return true;
 }();
 
