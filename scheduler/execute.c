@@ -392,7 +392,7 @@ static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_
     case VERB_SIGNAL: window_signal(comm->window, &comm->window->section->line.stage[step->stage], ticket); return QUOIT_OK;
     case VERB_AWAIT: return await(comm, run, step);
     case VERB_CONSUMED:
-        if (execution->plan->small) window_read_small(comm->window, ticket);
+        if (execution->plan->small && execution->binding.chunks == 1) window_read_small(comm->window, ticket); /* nobody waits for it now */
         else window_signal(comm->window, &comm->window->section->line.consumed, ticket);
         return QUOIT_OK;
     case VERB_COPY: return copy(comm, run, step);

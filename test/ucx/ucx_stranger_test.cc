@@ -177,7 +177,7 @@ TEST(UcxStopped, SendsToAStoppedProcessBlockNothing)
         ASSERT_EQ(QUOIT_OK, node.status) << node.text;
         char address[QUOIT_ADDRESS_CAPACITY];
         ASSERT_EQ((ssize_t)sizeof address, read(ways[0][0], address, sizeof address));
-        std::string where(address, 16 + 7); /* one IPv4 name */
+        std::string where(address, 16 + 9); /* one IPv4 name */
         quoit_endpoint_t *to = node.connect({0x5eed, 2}, where);
         std::string first(1 << 20, 'x');
         quoit_transfer_t send = {};
