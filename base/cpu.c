@@ -132,14 +132,15 @@ static int affinity_count(void)
     return 0;
 }
 
-int cpu_count(void)
+int cpu_capacity(void)
 {
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     int count = online > 0 && online <= MOST_PROCESSORS ? (int)online : 0;
-    count = least_limit(count, affinity_count());
     count = least_limit(count, cpu_cgroup_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
     return count > 0 ? count : 1;
 }
+
+int cpu_count(void) { return least_limit(cpu_capacity(), affinity_count()); }
 
 /* Largest cache that sysfs lists for the first processor, in bytes; 0 when it lists none. */
 static size_t cache_size_of_sysfs(void)

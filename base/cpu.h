@@ -9,6 +9,8 @@
 
 /** Whole processors this process may use: the least of online, affinity, and the cgroup's cpu.max (v2) or quota (v1), at least 1. */
 int cpu_count(void);
+/** The same for all processes of this container or host together: whatever this one is pinned to. */
+int cpu_capacity(void);
 /** Parse the text of cgroup v2's cpu.max ("max 100000", "150000 100000"); 0 when unlimited or unreadable, else rounded up. */
 int cpu_parse_max(const char *text);
 /** Bytes of the last-level cache, a guess of 32 MiB when unknown. */

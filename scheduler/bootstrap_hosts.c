@@ -6,6 +6,7 @@
  * What two ranks on one machine are kept from by accident is told in one warning of rank 0's, with the cause.
  */
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
@@ -438,7 +439,7 @@ void bootstrap_keep_host_mates(attempt_t *attempt)
         peer->map = NULL;
     }
     if (kernel_mates > engine->host_ranks) engine->host_ranks = kernel_mates;
-    engine->spin = engine->host_ranks <= job->record[job->rank].machine.cores;
+    engine->spin = engine->host_ranks <= cpu_capacity(); /* pinned to the same one: is_in_the_way sees that */
     engine_leave(engine);
     log_info("bootstrap", "rank %d of %d on %s, with %d ranks on this host", job->rank, job->size, log_host(), mates);
 }
