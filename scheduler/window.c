@@ -75,11 +75,11 @@ static quoit_status_t publish(window_t *window)
     status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, handle);
     if (status != QUOIT_OK) return status;
     atomic_store_explicit(&entry->comm, DIRECTORY_TOMBSTONE, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release); /* whoever reads the new handle sees that the entry is not the old one's any more */
+    __sync_synchronize(); /* whoever reads the new handle sees that the entry is not the old one's any more */
     memcpy(entry->handle, handle, sizeof handle);
     atomic_store_explicit(&entry->left, 0, memory_order_relaxed);
     atomic_store_explicit(&entry->comm, window->comm, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst); /* before others are looked for: see above */
+    __sync_synchronize(); /* before others are looked for: see above */
     window->entry = (int)(entry - directory->entry);
     return QUOIT_OK;
 }
@@ -400,7 +400,7 @@ static bool turn_away(window_t *window)
     directory_t *directory;
     if (own_directory(window->engine, &directory) != QUOIT_OK) return false;
     atomic_store_explicit(&directory->entry[window->entry].left, 1, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
+    __sync_synchronize();
     return presence_of_all(window) != PRESENT;
 }
 

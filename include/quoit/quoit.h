@@ -261,8 +261,8 @@ QUOIT_API void quoit_comm_destroy(quoit_comm_t *comm);
 /**
  * Memory for buffers of collectives that the ranks of this host can read where it lies: an input in it is not copied to be
  * published. Any communicator of this process may be given it, and nothing has to be told: a part of a block will do, on one rank or
- * on all. allgather, reduce_scatter and allreduce (not premul_sum) of more than ALLREDUCE_SMALL bytes among ranks of one host gain by it;
- * everything else treats it as any memory. An operation whose input is read so is done, for its caller, when the others have read it.
+ * on all. allgather, reduce_scatter and allreduce (not premul_sum; between two ranks not in place) of more than 4 KiB among ranks of one host
+ * gain by it; everything else treats it as any memory. An operation whose input is read so is done, for its caller, when the others have read it.
  *
  * The content is undefined, the address a multiple of 64. It lives until quoit_memory_free, also when the communicator has failed or
  * was destroyed. After fork() parent and child see the same memory, not copies of it; it stays the parent's, who alone may free it.

@@ -41,7 +41,8 @@ def worker_tensors(rank, size):
     dist.all_reduce(tensor)
     after = counters()
     assert tensor.eq(size * (size + 1) / 2).all()
-    assert after["in_place"] - before["in_place"] == 4 * count * (size - 1) // size, (before, after)
+    # Two ranks each read all of the other's input, which a result in its place would spoil: there it is published.
+    assert after["in_place"] - before["in_place"] == (0 if size == 2 else 4 * count * (size - 1) // size), (before, after)
 
     whole = backend.allocate_tensor(size * count, dtype=torch.int32, device=CPU)
     mine = whole.view(size, count)[rank]
