@@ -26,6 +26,7 @@ typedef struct publish {
     bool streams;        /* AUTO: the present choice */
     uint32_t count;      /* copies since the last timed one */
     uint32_t slow;       /* timed ones that were slow, one after the other */
+    uint32_t trial;      /* copies past the cache from one trial to the next */
     uint64_t timed, switched; /* for tests and texts: copies timed, changes of mind */
 } publish_t;
 
@@ -34,7 +35,8 @@ enum {
     PUBLISH_SLOW_PS = 250,       /* picoseconds a byte (4 GB/s): through a shared cache a copy takes 20 to 110, else 400 and more */
     PUBLISH_PATIENCE = 3,        /* slow ones in turn before the choice changes: one may be a page fault or a lost time slice */
     PUBLISH_SAMPLE = 8,          /* through the cache every so many copies are timed */
-    PUBLISH_TRIAL = 512          /* past it, every so many go through the cache, for a trial */
+    PUBLISH_FIRST_TRIAL = 16,    /* past it, after so many one goes through the cache, for a trial: first touches of new slots look slow, too */
+    PUBLISH_TRIAL = 512          /* each trial that was slow doubles that number, up to this */
 };
 
 /** Are `bytes` to be written past the cache now? For results that a reduction writes to a slot itself. */

@@ -48,7 +48,11 @@ TEST(Publish, TimesSomeCopies)
     EXPECT_EQ(to, from);
 
     publish = {};
-    publish.streams = true;
+    for (int i = 0; i < PUBLISH_PATIENCE; i++) publish_learn(&publish, BYTES, LIMIT + 1);
+    EXPECT_EQ(publish.trial, uint32_t{PUBLISH_FIRST_TRIAL});
+    for (int i = 0; i < 10; i++) publish_learn(&publish, BYTES, LIMIT + 1);
+    EXPECT_EQ(publish.trial, uint32_t{PUBLISH_TRIAL}) << "rarer while they tell nothing new";
+    publish.timed = 0;
     for (int i = 1; i < PUBLISH_TRIAL; i++) publish_copy(&publish, to.data(), from.data(), BYTES);
     EXPECT_EQ(publish.timed, 0u);
     std::fill(from.begin(), from.end(), 8);
