@@ -160,6 +160,13 @@ static size_t ring_piece_bytes(size_t net_chunk, size_t ranks, size_t total)
     return smaller(smaller(wanted, cap), larger(total, 1));
 }
 
+/* The others read one piece while the root writes the next: so in several, of which none is too small to pay for its flags. */
+static size_t broadcast_chunk_bytes(const tuning_t *tuning, size_t bytes)
+{
+    size_t piece = bytes / PLAN_BROADCAST_PIECES;
+    return smaller((size_t)tuning->slot_size, larger(piece, PLAN_BROADCAST_PIECE));
+}
+
 static size_t chunk_bytes(const plan_binding_t *binding, const tuning_t *tuning, size_t count)
 {
     const plan_t *plan = binding->plan;
@@ -168,7 +175,9 @@ static size_t chunk_bytes(const plan_binding_t *binding, const tuning_t *tuning,
     switch (plan->algorithm) {
     case ALGORITHM_LOCAL:
     case ALGORITHM_FLAT:
-    case ALGORITHM_WINDOW: return (size_t)tuning->slot_size / places;
+    case ALGORITHM_WINDOW:
+        if (plan->collective == COLLECTIVE_BROADCAST) return broadcast_chunk_bytes(tuning, count * binding->width);
+        return (size_t)tuning->slot_size / places;
     case ALGORITHM_RING:
         if (plan->uniform) return ring_piece_bytes(net_chunk, (size_t)binding->ranks, count * binding->width + PLAN_ALIGNMENT - 1);
         return net_chunk;
