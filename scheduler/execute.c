@@ -537,6 +537,7 @@ static void keep_layout(quoit_comm_t *comm)
 {
     execution_t *execution = &comm->execution;
     window_t *window = comm->window;
+    window->lease_ticket = window->ticket;
     execution->layout_kept = window->lease && window->large_stride == execution->slot_stride && window->large_slots == execution->slots;
     if (execution->layout_kept) return;
     window->large_stride = execution->slot_stride;

@@ -341,7 +341,7 @@ quoit_status_t window_consumed(window_t *window, uint64_t ticket)
 
 void window_try_return(window_t *window)
 {
-    if (window->lease && !window->busy && window_consumed(window, window->ticket) == QUOIT_OK) drop_lease(window);
+    if (window->lease && !window->busy && window_consumed(window, window->lease_ticket) == QUOIT_OK) drop_lease(window);
 }
 
 void window_signal(window_t *window, _Atomic uint64_t *word, uint64_t ticket)

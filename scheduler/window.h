@@ -36,7 +36,7 @@ typedef struct window_line {
 } window_line_t;
 
 /*
- * Bytes that the large slots rotate through, for all members alike. More than twice what a core's own cache holds (1 to 2 MiB today):
+ * Bytes that the large slots rotate through, for all members alike. Some twice what a core's own cache holds (about 1 MiB today):
  * a slot that is written again has then left the caches of those who read it, and writing it is up to five times as fast.
  */
 enum { WINDOW_RING = 2 << 20 };
@@ -84,6 +84,7 @@ typedef struct window {
     uint8_t *lease;            /* own large slots, NULL when none */
     size_t lease_bytes;
     bool lease_outgrown;       /* to be made larger once it is reclaimed */
+    uint64_t lease_ticket;     /* of the last operation that used it */
     list_t lease_link;         /* engine->leased */
     size_t large_stride;       /* layout in which the large slots were last used */
     size_t large_slots;
@@ -123,7 +124,7 @@ quoit_status_t window_input(window_t *window, int member, uint64_t ticket, const
 void window_withdraw(window_t *window);
 /** After reading inputs of that operation where they lie: was one of them withdrawn, so that what was read may be anything? */
 bool window_is_withdrawn(const window_t *window, uint64_t ticket);
-/** Give the lease back if all members have consumed everything in it. */
+/** Give the lease back if all members have consumed everything in it; what they have read of small slots since may be untold. */
 void window_try_return(window_t *window);
 
 /** QUOIT_OK when all other members have consumed up to `ticket`, IN_PROGRESS until then; ERR_PROTOCOL for a member that publishes nonsense. */

@@ -201,6 +201,25 @@ TEST(Memory, TooLittleOfIt)
     });
 }
 
+// Large slots of groups that rest are lent to others, also when a small operation came last: 48 groups would want more than there is.
+TEST(Memory, RestingGroupsGiveTheirSlotsBack)
+{
+    run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
+        int both[] = {0, 1};
+        std::vector<quoit_comm_t *> groups(48);
+        std::vector<float> data(16384);
+        for (quoit_comm_t *&group : groups) {
+            ASSERT_EQ(quoit_comm_create_group(self.comm, both, 2, "resting", nullptr, &group), QUOIT_OK) << quoit_last_error();
+            for (size_t count : {data.size(), size_t{1}}) {
+                std::fill(data.begin(), data.end(), 1.0f);
+                ASSERT_EQ(quoit_allreduce(group, data.data(), data.data(), count, QUOIT_F32, QUOIT_SUM, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+                EXPECT_EQ(data[count - 1], 2.0f);
+            }
+        }
+        for (quoit_comm_t *group : groups) quoit_comm_destroy(group);
+    });
+}
+
 quoit_comm_t *alone(MemoryStore &memory)
 {
     quoit_comm_t *comm = nullptr;
