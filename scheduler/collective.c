@@ -97,9 +97,8 @@ static quoit_status_t hand_in(issue_t *issue)
             if (status != QUOIT_OK) return drop(issue, status);
         }
     }
-    bool blocking = !issue->request;
-    bool attended = issue->call && issue->call->flags & QUOIT_CALL_ATTENDED;
-    if (!blocking) {
+    if (issue->request) {
+        bool attended = issue->call && issue->call->flags & QUOIT_CALL_ATTENDED;
         engine_submit(comm->engine, operation, !attended);
         *issue->request = (quoit_request_t *)operation;
         return QUOIT_OK;

@@ -355,23 +355,25 @@ static void see_out(engine_t *engine, uint64_t deadline)
     engine_leave(engine);
 }
 
-void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline)
+static void attend(engine_t *engine, operation_t *operation, uint64_t deadline, bool entered)
 {
-    if (engine_try_enter(engine) || await_ownership(engine, operation, deadline)) drive(engine, operation, deadline);
+    if (entered || await_ownership(engine, operation, deadline)) drive(engine, operation, deadline);
     if (atomic_load_explicit(&engine->progress_refused, memory_order_relaxed)) see_out(engine, deadline);
 }
 
+void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline) { attend(engine, operation, deadline, engine_try_enter(engine)); }
+
 void engine_run(engine_t *engine, operation_t *operation)
 {
-    if (!engine_try_enter(engine)) {
+    bool entered = engine_try_enter(engine);
+    if (entered) {
+        take_submitted(engine); /* they were handed in before */
+        comm_take(operation->comm, operation);
+    } else {
         engine_submit(engine, operation, false);
-        engine_wait(engine, operation, CLOCK_NEVER);
-        return;
+        entered = engine_try_enter(engine);
     }
-    take_submitted(engine); /* they were handed in before */
-    comm_take(operation->comm, operation);
-    drive(engine, operation, CLOCK_NEVER);
-    if (atomic_load_explicit(&engine->progress_refused, memory_order_relaxed)) see_out(engine, CLOCK_NEVER);
+    attend(engine, operation, CLOCK_NEVER, entered);
 }
 
 /* ------------------------------------------------------------------ the progress thread */
