@@ -101,6 +101,26 @@ struct Mixed {
     std::vector<Outcome> created;
 };
 
+/* All ranks can work, over tcp with rank `who`, where describe tells `why`, and over verbs else. */
+void expect_tcp_with(Mixed &mixed, int who, const std::vector<std::string> &why)
+{
+    for (int rank = 0; rank < 3; rank++) {
+        ASSERT_EQ(mixed.created[static_cast<size_t>(rank)].status, QUOIT_OK) << mixed.created[static_cast<size_t>(rank)].text;
+        Outcome used = outcome(mixed.ranks, rank, "used", 40);
+        EXPECT_EQ(used.status, QUOIT_OK) << used.text;
+        EXPECT_EQ(mixed.ranks.wait_line(rank, "described", 20), "yes");
+    }
+    for (int from = 0; from < 3; from++) {
+        for (int to = 0; to < 3; to++) {
+            std::string edge = mixed.edge(from, to);
+            if (from == to) continue;
+            bool over_tcp = from == who || to == who;
+            EXPECT_EQ(edge.rfind(over_tcp ? "tcp " : "verbs ", 0), 0u) << who << ": " << from << " to " << to << ": " << edge;
+            for (const std::string &part : why) EXPECT_EQ(edge.find(part) != std::string::npos, over_tcp) << edge;
+        }
+    }
+}
+
 struct Lack {
     const char *name, *what, *why;
 };
@@ -113,23 +133,8 @@ TEST_P(OneHostLacksVerbs, PairsUseWhatBothHave)
 {
     for (int who : {0, 2}) { // the lower rank's list decides, so both cases count
         Mixed mixed(who, GetParam().what, "shm,verbs?,tcp");
-        for (int rank = 0; rank < 3; rank++) {
-            ASSERT_EQ(mixed.created[static_cast<size_t>(rank)].status, QUOIT_OK) << mixed.created[static_cast<size_t>(rank)].text;
-            Outcome used = outcome(mixed.ranks, rank, "used", 40);
-            EXPECT_EQ(used.status, QUOIT_OK) << used.text;
-            EXPECT_EQ(mixed.ranks.wait_line(rank, "described", 20), "yes");
-        }
-        for (int from = 0; from < 3; from++) {
-            for (int to = 0; to < 3; to++) {
-                std::string edge = mixed.edge(from, to);
-                if (from == to) continue;
-                bool over_tcp = from == who || to == who;
-                EXPECT_EQ(edge.rfind(over_tcp ? "tcp " : "verbs ", 0), 0u) << who << ": " << from << " to " << to << ": " << edge;
-                std::string reason = "(rank " + std::to_string(who) + " has no verbs: ";
-                EXPECT_EQ(edge.find(reason) != std::string::npos, over_tcp) << edge;
-                EXPECT_EQ(edge.find(GetParam().why) != std::string::npos, over_tcp) << edge;
-            }
-        }
+        std::vector<std::string> why = {"(rank " + std::to_string(who) + " has no verbs: ", GetParam().why};
+        ASSERT_NO_FATAL_FAILURE(expect_tcp_with(mixed, who, why));
         EXPECT_EQ(mixed.warnings("1 of 3 ranks lack it"), 1) << "one warning for the job";
         for (int rank = 0; rank < 3; rank++) mixed.ranks.tell(rank, "end");
         for (int rank = 0; rank < 3; rank++) EXPECT_EQ(mixed.ranks.wait_exit(rank, 20), 0);
@@ -146,21 +151,7 @@ TEST(Mixed, ATransportThatDoesNotWorkBetweenTwoIsBannedForThem)
 {
     for (int who : {0, 2}) {
         Mixed mixed(who, "cut cable", "shm,verbs?,tcp");
-        for (int rank = 0; rank < 3; rank++) {
-            ASSERT_EQ(mixed.created[static_cast<size_t>(rank)].status, QUOIT_OK) << mixed.created[static_cast<size_t>(rank)].text;
-            Outcome used = outcome(mixed.ranks, rank, "used", 40);
-            EXPECT_EQ(used.status, QUOIT_OK) << used.text;
-            EXPECT_EQ(mixed.ranks.wait_line(rank, "described", 20), "yes");
-        }
-        for (int from = 0; from < 3; from++) {
-            for (int to = 0; to < 3; to++) {
-                std::string edge = mixed.edge(from, to);
-                if (from == to) continue;
-                bool over_tcp = from == who || to == who;
-                EXPECT_EQ(edge.rfind(over_tcp ? "tcp " : "verbs ", 0), 0u) << who << ": " << from << " to " << to << ": " << edge;
-                EXPECT_EQ(edge.find("(verbs does not work between the two: ") != std::string::npos, over_tcp) << edge;
-            }
-        }
+        ASSERT_NO_FATAL_FAILURE(expect_tcp_with(mixed, who, {"(verbs does not work between the two: "}));
         EXPECT_EQ(mixed.warnings("so do 2 pairs in all"), 1) << "one warning for the job";
         for (int rank = 0; rank < 3; rank++) mixed.ranks.tell(rank, "end");
         for (int rank = 0; rank < 3; rank++) EXPECT_EQ(mixed.ranks.wait_exit(rank, 20), 0);
