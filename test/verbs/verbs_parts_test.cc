@@ -103,7 +103,7 @@ TEST_F(Registry, DeclaredMemoryIsKeptWithinTheLimitAndTheOldestGoesFirst)
 
 /* Registrations of a buffer that is used again and again: one, as long as the memory is the same. */
 struct Watched : Registry {
-    const size_t size = 1 << 16;
+    static constexpr size_t size = 1 << 16;
     bool watches = false; /* the kernel allows it */
     verbs_region_t *region = nullptr;
     void SetUp() override
@@ -122,9 +122,16 @@ struct Watched : Registry {
         verbs_memory_init(&memory, library(), pd, &config);
         if (!watches) printf("this kernel does not allow userfaultfd: registrations are not kept\n");
     }
+    /* Far below all other mappings, where the kernel puts nothing by itself: what is unmapped for a moment becomes no other thread's memory. */
+    static char *next_place()
+    {
+        static char *place = static_cast<char *>(mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) - (uintptr_t{1} << 36);
+        return place -= 2 * size;
+    }
     char *map(void *where = nullptr) const
     {
-        return static_cast<char *>(mmap(where, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (where ? MAP_FIXED : 0), -1, 0));
+        int fixed = where ? MAP_FIXED : MAP_FIXED_NOREPLACE;
+        return static_cast<char *>(mmap(where ? where : next_place(), size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0));
     }
     void use(char *place, bool writable = false)
     {
