@@ -4,9 +4,6 @@
  * a load from an array that no longer changes. An empty variable counts as unset. A bad value leaves its setting at the default and
  * makes settings_load fail with the text about the first of them.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/settings_table.h"
 
 #include "base/log.h"
@@ -25,7 +22,6 @@
 typedef struct setting_value {
     int64_t number;
     char *word; /* owned; NULL: the row's default */
-    bool given; /* by the environment or a call */
 } setting_value_t;
 
 static const setting_row_t rows[SETTING_COUNT] = {
@@ -56,7 +52,7 @@ const char *setting_type_name(setting_type_t type)
 
 bool settings_are_loaded(void) { return atomic_load_explicit(&loaded, memory_order_acquire); }
 
-static quoit_status_t value_fill(setting_id_t id, const char *text, bool given)
+static quoit_status_t value_fill(setting_id_t id, const char *text)
 {
     int64_t number;
     const char *word;
@@ -65,7 +61,7 @@ static quoit_status_t value_fill(setting_id_t id, const char *text, bool given)
     if (status != QUOIT_OK) return status;
     char *copy = strndup(word, length);
     if (!copy) return error_set(QUOIT_ERR_NO_MEMORY, "no memory for setting %s", rows[id].name);
-    values[id] = (setting_value_t){.number = number, .word = copy, .given = given};
+    values[id] = (setting_value_t){.number = number, .word = copy};
     return QUOIT_OK;
 }
 
@@ -76,13 +72,13 @@ static void load_locked(void)
     for (int id = 0; id < SETTING_COUNT; id++) {
         const char *text = overrides[id] ? overrides[id] : getenv(rows[id].name);
         bool given = text && *text;
-        quoit_status_t status = value_fill((setting_id_t)id, given ? text : rows[id].fallback, given);
+        quoit_status_t status = value_fill((setting_id_t)id, given ? text : rows[id].fallback);
         if (status == QUOIT_OK) continue;
         if (outcome == QUOIT_OK) {
             outcome = status;
             snprintf(outcome_text, sizeof outcome_text, "%s", error_text());
         }
-        if (given) (void)value_fill((setting_id_t)id, rows[id].fallback, false);
+        if (given) (void)value_fill((setting_id_t)id, rows[id].fallback);
     }
 }
 
@@ -105,18 +101,20 @@ static size_t distance(const char *a, size_t a_length, const char *b)
     return row[b_length];
 }
 
-/* The setting whose full name resembles `name` most. */
+/* The setting whose full name resembles `name` most; NULL when two thirds of the longer one's letters behind the prefix are others. */
 static const char *nearest_name(const char *name, size_t length)
 {
     size_t least = SIZE_MAX;
-    const char *nearest = rows[0].name;
+    const char *nearest = NULL;
     for (int id = 0; id < SETTING_COUNT; id++) {
         size_t far = distance(name, length, rows[id].name);
         if (far >= least) continue;
         least = far;
         nearest = rows[id].name;
     }
-    return nearest;
+    if (!nearest) return NULL;
+    size_t longer = (length > strlen(nearest) ? length : strlen(nearest)) - strlen(PREFIX);
+    return least * 3 < longer * 2 ? nearest : NULL;
 }
 
 static bool is_setting(const char *name, size_t length)
@@ -132,8 +130,9 @@ static void warn_unknown(void)
         size_t length = strcspn(*variable, "=");
         if (strncmp(*variable, PREFIX, strlen(PREFIX)) != 0 || !strncmp(*variable, TEST_PREFIX, strlen(TEST_PREFIX))) continue;
         if (is_setting(*variable, length)) continue;
-        log_warn("settings", "there is no setting %.*s, it has no effect; the nearest name is %s", length > 100 ? 100 : (int)length,
-                 *variable, nearest_name(*variable, length));
+        const char *nearest = nearest_name(*variable, length);
+        log_warn("settings", "there is no setting %.*s, it has no effect; %s%s", length > 100 ? 100 : (int)length, *variable,
+                 nearest ? "the nearest name is " : "docs/settings.md lists all", nearest ? nearest : "");
     }
 }
 
@@ -169,12 +168,6 @@ const char *setting_string(setting_id_t id)
     return values[id].word ? values[id].word : rows[id].fallback;
 }
 
-bool setting_is_default(setting_id_t id)
-{
-    ensure_loaded();
-    return !values[id].given;
-}
-
 void settings_reset(void)
 {
     pthread_mutex_lock(&lock);
@@ -199,8 +192,9 @@ static quoit_status_t find_setting(const char *name, setting_id_t *id)
     char full[64];
     bool prefixed = !strncmp(name, PREFIX, strlen(PREFIX));
     snprintf(full, sizeof full, "%s%s", prefixed ? "" : PREFIX, name);
-    return error_set(QUOIT_ERR_INVALID, "there is no setting \"%.100s\"; the nearest name is \"%s\"", name,
-                     nearest_name(full, strlen(full)) + strlen(PREFIX));
+    const char *nearest = nearest_name(full, strlen(full));
+    if (!nearest) return error_set(QUOIT_ERR_INVALID, "there is no setting \"%.100s\"; quoit_settings_print lists all", name);
+    return error_set(QUOIT_ERR_INVALID, "there is no setting \"%.100s\"; the nearest name is \"%s\"", name, nearest + strlen(PREFIX));
 }
 
 quoit_status_t quoit_setting_set(const char *name, const char *value)

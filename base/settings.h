@@ -21,7 +21,6 @@ quoit_status_t settings_load(void);
 int64_t setting_int(setting_id_t id);          /* INT; SIZE in bytes; DURATION in microseconds; ENUM: index in allowed; BOOL 0/1 */
 const char *setting_string(setting_id_t id);   /* STRING; ENUM: its word */
 const char *setting_name(setting_id_t id);     /* "QUOIT_TCP_SOCKETS" */
-bool setting_is_default(setting_id_t id);
 
 /* The parsers, apart from the environment, so that tests and fuzzers reach them. `what` names the value in errors. */
 quoit_status_t parse_int(const char *what, const char *text, int64_t minimum, int64_t maximum, int64_t *value);
