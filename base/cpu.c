@@ -3,9 +3,6 @@
  * How many processors this process may really use. Affinity says where it may run; a container's limit is in its cgroup, or in any
  * cgroup above, so the way up to the root is read too. Nothing here fails: what cannot be read does not limit.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/cpu.h"
 
 #include "base/cpu_internal.h"

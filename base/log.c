@@ -4,9 +4,6 @@
  * processes do not mix. No lock is held anywhere: a process forked in the middle of a message can log. Files once opened stay open
  * in a list that only grows, one entry for each (path, rank, process) in which they differ.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/log.h"
 
 #include "base/clock.h"

@@ -3,9 +3,6 @@
  * Status texts, the library's version, and the error text of each thread. The text is formatted beside the old one and copied over
  * it at the end, so the old text may itself be an argument.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/status.h"
 
 #include <errno.h>

@@ -9,6 +9,7 @@
  * reader takes the shared lock, only when the file has grown, and reads on from where it stopped. The file is opened by name for
  * each call, so one that was removed and made anew is noticed.
  */
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -44,16 +45,6 @@ typedef struct file_store {
     dev_t device;     /* of the file that was read */
     ino_t inode;
 } file_store_t;
-
-static void store_u32(uint8_t *bytes, uint32_t value)
-{
-    for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint32_t load_u32(const uint8_t *bytes)
-{
-    return bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
-}
 
 static uint64_t record_checksum(const uint8_t *body, size_t key_length, size_t value_length)
 {
@@ -151,9 +142,9 @@ static quoit_status_t read_record(file_store_t *self, int fd, off_t size, bool *
     *good = false;
     if (size - self->read_up_to < RECORD_HEADER_SIZE) return QUOIT_OK;
     if (!read_at(fd, header, sizeof header, self->read_up_to, &number)) goto unread;
-    size_t key_length = load_u32(header + 4), value_length = load_u32(header + 8);
-    uint64_t checksum = load_u32(header + 12) | (uint64_t)load_u32(header + 16) << 32;
-    if (load_u32(header) != RECORD_MAGIC || key_length < 1 || key_length > STORE_KEY_MAX || value_length > STORE_VALUE_MAX) return QUOIT_OK;
+    size_t key_length = bytes_get32(header + 4), value_length = bytes_get32(header + 8);
+    uint64_t checksum = bytes_get64(header + 12);
+    if (bytes_get32(header) != RECORD_MAGIC || key_length < 1 || key_length > STORE_KEY_MAX || value_length > STORE_VALUE_MAX) return QUOIT_OK;
     if (size - body_at < (off_t)(key_length + value_length)) return QUOIT_OK;
     uint8_t *body = malloc(key_length + value_length);
     if (!body) return error_set(QUOIT_ERR_NO_MEMORY, "store %s: no memory for a record of %zu bytes", self->base.description, value_length);
@@ -237,11 +228,10 @@ static quoit_status_t append_record(file_store_t *self, int fd, const char *key,
     memcpy(body, key, key_length);
     if (length > 0) memcpy(body + key_length, value, length);
     uint64_t checksum = record_checksum(body, key_length, length);
-    store_u32(record, RECORD_MAGIC);
-    store_u32(record + 4, (uint32_t)key_length);
-    store_u32(record + 8, (uint32_t)length);
-    store_u32(record + 12, (uint32_t)checksum);
-    store_u32(record + 16, (uint32_t)(checksum >> 32));
+    bytes_put32(record, RECORD_MAGIC);
+    bytes_put32(record + 4, (uint32_t)key_length);
+    bytes_put32(record + 8, (uint32_t)length);
+    bytes_put64(record + 12, checksum);
     quoit_status_t status = catch_up(self, fd);
     if (status == QUOIT_OK) status = mend_tail(self, fd);
     if (status == QUOIT_OK) status = write_at(self, fd, record, RECORD_HEADER_SIZE + key_length + length, self->read_up_to);

@@ -8,9 +8,6 @@
  * grows with what has really come. A connection that sends anything else than the protocol, or no HELLO in time, is closed; one that
  * is slow holds up nobody. Values are counted references, since many replies may send one at once.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/store_server_internal.h"
 
 #include "base/clock.h"

@@ -5,9 +5,6 @@
  * Each call takes an idle connection, or makes one when all are busy, so a thread that waits for a key does not keep others from
  * setting it. A connection on which a call failed half way is closed, never used again.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/store_internal.h"
