@@ -15,6 +15,9 @@ static inline uint64_t clock_now(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/** `milliseconds` (not negative) after `time`. */
+static inline uint64_t clock_after(uint64_t time, int milliseconds) { return time + (uint64_t)milliseconds * 1000000u; }
+
 /** Deadline `milliseconds` from now; negative: never. */
 static inline uint64_t clock_deadline(int64_t milliseconds)
 {

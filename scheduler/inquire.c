@@ -127,8 +127,8 @@ void inquire_check(quoit_comm_t *comm, uint64_t now)
         if (comm->inquiry) comm->inquiry->asked = 0;
         return;
     }
-    uint64_t deadline = comm_deadline(comm), first = comm->wait_begun + (uint64_t)FIRST_ASK_MS * 1000000;
-    bool late = deadline != CLOCK_NEVER && now + (uint64_t)LAST_ASK_MS * 1000000 >= deadline;
+    uint64_t deadline = comm_deadline(comm), first = clock_after(comm->wait_begun, FIRST_ASK_MS);
+    bool late = deadline != CLOCK_NEVER && clock_after(now, LAST_ASK_MS) >= deadline;
     if (now < first && !late) return;
     inquiry_t *inquiry = inquiry_of(comm);
     if (!inquiry) return;
@@ -145,7 +145,7 @@ void inquire_check(quoit_comm_t *comm, uint64_t now)
     if (inquiry->asked == 0) inquiry->asked = now;
     inquiry->asked_last = inquiry->asked_last || last;
     inquiry->pause_ms = inquiry->pause_ms * 2 < ASK_MOST_MS ? inquiry->pause_ms * 2 : ASK_MOST_MS;
-    inquiry->next = now + (uint64_t)inquiry->pause_ms * 1000000;
+    inquiry->next = clock_after(now, inquiry->pause_ms);
 }
 
 uint64_t inquire_wake(const quoit_comm_t *comm)
@@ -153,7 +153,7 @@ uint64_t inquire_wake(const quoit_comm_t *comm)
     const inquiry_t *inquiry = comm->inquiry;
     uint64_t deadline = comm_deadline(comm), wake = deadline;
     if (comm->wait_begun == 0 || comm->wait_sequence != comm->sequence) return clock_now() + 1000000;
-    uint64_t next = inquiry && inquiry->asked ? inquiry->next : comm->wait_begun + (uint64_t)FIRST_ASK_MS * 1000000;
+    uint64_t next = inquiry && inquiry->asked ? inquiry->next : clock_after(comm->wait_begun, FIRST_ASK_MS);
     if (next < wake) wake = next;
     bool last = deadline != CLOCK_NEVER && deadline > (uint64_t)LAST_ASK_MS * 1000000 && !(inquiry && inquiry->asked && inquiry->asked_last);
     if (last && deadline - (uint64_t)LAST_ASK_MS * 1000000 < wake) wake = deadline - (uint64_t)LAST_ASK_MS * 1000000;
@@ -213,7 +213,7 @@ bool inquire_dispute(quoit_comm_t *comm, int rank)
     if (!inquiry) return false;
     if (inquiry->disputed < 0) {
         inquiry->disputed = rank;
-        inquiry->dispute_until = now + (uint64_t)DISPUTE_MS * 1000000;
+        inquiry->dispute_until = clock_after(now, DISPUTE_MS);
         send_call(comm, rank, true);
     }
     return now < inquiry->dispute_until;

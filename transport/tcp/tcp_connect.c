@@ -27,8 +27,6 @@
 /* Whoever gave an address listens there until it ends; some refusals more, for what lies between and may be starting up. */
 enum { TIE_PAUSE_MS = 500, REFUSALS = 5 };
 
-static uint64_t in_ms(uint64_t now, int ms) { return now + (uint64_t)ms * 1000000u; }
-
 void tcp_call_drop(tcp_endpoint_t *endpoint)
 {
     while (!list_is_empty(&endpoint->callers)) tcp_socket_destroy(container_of(endpoint->callers.next, tcp_socket_t, link));
@@ -89,7 +87,7 @@ static void caller_failed(tcp_socket_t *caller, int pause_ms, const char *cause)
     snprintf(target->cause, sizeof target->cause, "%s", cause);
     log_debug("tcp", "%s at %s: %s", endpoint->name, tcp_name_text(&target->name, name), cause);
     if (target->retry_ms == 0) target->retry_ms = endpoint->transport->times.retry_least;
-    target->retry_at = in_ms(clock_now(), pause_ms > 0 ? pause_ms : target->retry_ms);
+    target->retry_at = clock_after(clock_now(), pause_ms > 0 ? pause_ms : target->retry_ms);
     target->retry_ms *= 2;
     if (target->retry_ms > endpoint->transport->times.retry_most) target->retry_ms = endpoint->transport->times.retry_most;
     if (whole) {
@@ -172,7 +170,7 @@ static void try_target(tcp_endpoint_t *endpoint, int address, uint64_t now)
     if (error == ECONNREFUSED) target->refusals++;
     snprintf(target->cause, sizeof target->cause, "%s", strerror_r(error, buffer, sizeof buffer));
     if (target->retry_ms == 0) target->retry_ms = endpoint->transport->times.retry_least;
-    target->retry_at = in_ms(now, target->retry_ms);
+    target->retry_at = clock_after(now, target->retry_ms);
     if (target->retry_ms < endpoint->transport->times.retry_most) target->retry_ms *= 2;
 }
 
@@ -184,7 +182,7 @@ static uint64_t try_targets(tcp_endpoint_t *endpoint, uint64_t now)
         tcp_target_t *target = &endpoint->targets[i];
         if (target->socket != NULL || target->hopeless || endpoint->bad_rails >> target->rail & 1) continue;
         uint64_t due = target->retry_at;
-        uint64_t turn = endpoint->newest_try == 0 ? 0 : in_ms(endpoint->newest_try, endpoint->transport->times.stagger);
+        uint64_t turn = endpoint->newest_try == 0 ? 0 : clock_after(endpoint->newest_try, endpoint->transport->times.stagger);
         if (turn > due) due = turn;
         if (due <= now) {
             try_target(endpoint, i, now);

@@ -17,8 +17,6 @@
 
 enum { TIE_PAUSE_MS = 500, RETRY_LEAST_MS = 20, RETRY_MOST_MS = 1000, SILENT_MS = 1000 };
 
-static uint64_t in_ms(uint64_t now, int ms) { return now + (uint64_t)ms * 1000000u; }
-
 void ucx_call_drop(ucx_endpoint_t *endpoint)
 {
     ucx_link_destroy(endpoint->caller);
@@ -52,7 +50,7 @@ static void target_failed(ucx_endpoint_t *endpoint, ucx_target_t *target, int pa
     snprintf(target->cause, sizeof target->cause, "%s", cause);
     log_debug("ucx", "%s at %s: %s", endpoint->name, tcp_name_text(&target->name, name), cause);
     if (target->retry_ms == 0) target->retry_ms = RETRY_LEAST_MS;
-    target->retry_at = in_ms(now, pause_ms > 0 ? pause_ms : target->retry_ms);
+    target->retry_at = clock_after(now, pause_ms > 0 ? pause_ms : target->retry_ms);
     target->retry_ms = target->retry_ms * 2 < RETRY_MOST_MS ? target->retry_ms * 2 : RETRY_MOST_MS;
 }
 
@@ -120,7 +118,7 @@ void ucx_call_step(ucx_endpoint_t *endpoint, uint64_t now)
         int address = next_target(endpoint, now, &wake);
         if (address < 0) break;
         endpoint->next_target = address + 1;
-        endpoint->next_try = in_ms(now, SILENT_MS);
+        endpoint->next_try = clock_after(now, SILENT_MS);
         if (start_caller(endpoint, address) != QUOIT_OK) target_failed(endpoint, &endpoint->targets[address], 0, error_text());
     }
     if (endpoint->caller && !endpoint->caller->proved && endpoint->target_count > 1 && endpoint->next_try < wake) wake = endpoint->next_try;
