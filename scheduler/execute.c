@@ -305,7 +305,7 @@ static __attribute__((noinline)) quoit_status_t convert(quoit_comm_t *comm, chun
     return QUOIT_OK;
 }
 
-/* Unique among the messages in flight between two processes for this communicator: operation, chunk, and place in the edge's order. */
+/* Unique for operation and chunk; the messages of one chunk on one edge have the same key and match in the order of their steps. */
 static quoit_key_t message_key(const quoit_comm_t *comm, size_t chunk)
 {
     return (quoit_key_t){comm->id, (uint64_t)comm->sequence << 32 | (uint32_t)chunk};

@@ -16,7 +16,6 @@ typedef struct chunk_run {
     chunk_phase_t phase;
     int step;
     int transfers; /* started and not yet waited for */
-    bool named;    /* current step's peers were checked */
     uint64_t since; /* traced: when the step before ended, ns; 0: not yet known */
 } chunk_run_t;
 

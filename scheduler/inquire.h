@@ -28,7 +28,7 @@ void inquire_stranger(engine_t *engine, const quoit_event_t *event);
 bool inquire_dispute(quoit_comm_t *comm, int rank);
 /** Is this rank in the running operation? 1 yes, 0 no, -1 it has not told since the operation began. */
 int inquire_is_in(const quoit_comm_t *comm, int rank);
-/** What is known of it: "it is in allreduce #7 (...) too", "its newest call is ...", "it has not answered"; "" in the first moments. */
+/** What is known of it: "it is in allreduce #7 (...) too", "its newest call is ...", "it does not answer"; "" in the first moments. */
 void inquire_text(const quoit_comm_t *comm, int rank, char *text, size_t capacity);
 void inquire_destroy(inquiry_t *inquiry); /* NULL is accepted */
 

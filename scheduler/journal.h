@@ -77,7 +77,6 @@ typedef struct journal_header {
     _Atomic uint64_t block[JOURNAL_BLOCKS]; /* first page << 32 | pages; 0: free */
 } journal_header_t;
 
-
 /** Never fails: without a memfd it lives in private memory, and only the process itself can read it. */
 journal_t *journal_create(quoit_process_id_t process);
 void journal_destroy(journal_t *journal); /* NULL is accepted */

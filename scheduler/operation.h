@@ -56,7 +56,6 @@ struct operation {
     uint32_t tag;
     int source;                /* recv: who it came from */
     size_t bytes;
-    uint64_t pair_key;         /* of the payload's message */
     bool envelope_sent, payload_posted;
     list_t match_link;         /* recv: in the matcher's posted list */
     quoit_transfer_t transfer;

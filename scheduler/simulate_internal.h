@@ -104,7 +104,7 @@ typedef struct sim_place {
 sim_place_t sim_find(const sim_rank_t *rank, const sim_run_t *run, const plan_operand_t *operand);
 /** May the run use the place now? Notes the use; with `transfer` it stays open until that is waited for. */
 sim_outcome_t sim_use_place(sim_t *sim, sim_rank_t *rank, sim_run_t *run, const sim_place_t *place, bool write, sim_transfer_t *transfer);
-/** COPY, REDUCE, REDUCE_WINDOW. */
+/** COPY, REDUCE, REDUCE_WINDOW, ENCODE, DECODE, SUM_WINDOW. */
 sim_outcome_t sim_run_data(sim_t *sim, sim_rank_t *rank, sim_run_t *run, const plan_step_t *step);
 
 /** SEND, RECV, WAIT. */

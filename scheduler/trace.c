@@ -126,12 +126,11 @@ void trace_begin_wanted(engine_t *engine, int rank)
     pthread_mutex_lock(&wish_mutex);
     const char *setting = setting_string(SETTING_TRACE);
     char numbered[PATH_MAX];
-    if (engine->trace) {
-    } else if (wish) {
+    if (!engine->trace && wish) {
         engine->trace = begin(wish, rank);
         free(wish);
         wish = NULL;
-    } else if (*setting && !engine->trace_taken) {
+    } else if (!engine->trace && *setting && !engine->trace_taken) {
         engine->trace_taken = true;
         bool json = strlen(setting) >= 5 && strcmp(setting + strlen(setting) - 5, ".json") == 0;
         int stem = (int)strlen(setting) - (json ? 5 : 0);

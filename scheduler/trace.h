@@ -14,7 +14,6 @@
 #include "scheduler/engine.h"
 #include "scheduler/operation.h"
 
-
 typedef enum trace_type { TRACE_BEGUN = 1, TRACE_ENDED, TRACE_STEP, TRACE_ARRIVAL } trace_type_t;
 
 /** One event; times in ns of CLOCK_MONOTONIC. */
