@@ -54,6 +54,7 @@ missing_packages() {
         command -v unshare >/dev/null || echo util-linux
         command -v clang-14 >/dev/null || command -v clang >/dev/null || echo clang-14
         command -v nm >/dev/null || echo binutils
+        command -v pkg-config >/dev/null || echo pkgconf
         command -v ccache >/dev/null || echo ccache
     fi
     if [ "${1:-}" = fuzz ]; then
