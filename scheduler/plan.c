@@ -23,13 +23,6 @@ static bool has_root(plan_collective_t collective)
            collective == COLLECTIVE_SCATTER;
 }
 
-static bool reduces(plan_collective_t collective)
-{
-    return collective == COLLECTIVE_ALLREDUCE || collective == COLLECTIVE_REDUCE || collective == COLLECTIVE_REDUCE_SCATTER;
-}
-
-static bool is_of_one_host(plan_algorithm_t algorithm) { return algorithm == ALGORITHM_FLAT || algorithm == ALGORITHM_WINDOW; }
-
 /* Does the algorithm go with the number of ranks and hosts? Whether windows can be had is the caller's knowledge. */
 static bool fits(plan_algorithm_t algorithm, const topology_t *topology)
 {
@@ -56,9 +49,9 @@ static quoit_status_t check_request(const topology_t *topology, const plan_reque
     if (!fits(request->algorithm, topology))
         return error_set(QUOIT_ERR_INVALID, "plan of %s: algorithm %s does not fit %d ranks on %d hosts", collective, algorithm,
                          ranks, topology->hosts);
-    if ((request->premul || request->share) && !reduces(request->collective))
+    if ((request->premul || request->share) && !plan_reduces(request->collective))
         return error_set(QUOIT_ERR_INVALID, "plan of %s: a premul factor, or an average's share, goes with reductions only", collective);
-    if (request->wire > QUOIT_WIRE_NONE && (!reduces(request->collective) || request->wire >= QUOIT_WIRE_COUNT))
+    if (request->wire > QUOIT_WIRE_NONE && (!plan_reduces(request->collective) || request->wire >= QUOIT_WIRE_COUNT))
         return error_set(QUOIT_ERR_INVALID, "plan of %s: wire format %s goes with reductions only", collective, quoit_wire_name(request->wire));
     if (request->premul && request->share) return error_set(QUOIT_ERR_INVALID, "plan of %s: an average with a premul factor", collective);
     return QUOIT_OK;
@@ -67,7 +60,7 @@ static quoit_status_t check_request(const topology_t *topology, const plan_reque
 static int choose_depth(const tuning_t *tuning, const plan_request_t *request)
 {
     if (request->algorithm == ALGORITHM_LOCAL) return 1;
-    if (request->small || is_of_one_host(request->algorithm)) return PLAN_WINDOW_DEPTH;
+    if (request->small || plan_is_of_one_host(request->algorithm)) return PLAN_WINDOW_DEPTH;
     return tuning->net_depth > 0 ? tuning->net_depth : 1;
 }
 
@@ -194,7 +187,7 @@ void plan_bind(plan_binding_t *binding, const tuning_t *tuning)
     chunk /= plan_is_wired(binding->plan) && binding->plan->small && width < sizeof(float) ? width + sizeof(float) : width; /* sums beside */
     size_t unit = larger(PLAN_ALIGNMENT / width, 1);
     if (chunk > unit) chunk -= chunk % unit;
-    if (!binding->plan->small && is_of_one_host(binding->plan->algorithm)) chunk = smaller(chunk, (count + unit - 1) / unit * unit); /* slots no larger than used */
+    if (!binding->plan->small && plan_is_of_one_host(binding->plan->algorithm)) chunk = smaller(chunk, (count + unit - 1) / unit * unit); /* slots no larger than used */
     binding->chunk = larger(chunk, 1);
     binding->chunks = larger(count / binding->chunk + (count % binding->chunk != 0), 1);
 }

@@ -17,6 +17,14 @@ enum {
     PLAN_FLAT_EXCESS = 64 << 10       /* bytes that are read from a mate's slot in the time that an exchange of flags takes */
 };
 
+/** Does the collective combine elements? */
+static inline bool plan_reduces(plan_collective_t collective)
+{
+    return collective == COLLECTIVE_ALLREDUCE || collective == COLLECTIVE_REDUCE || collective == COLLECTIVE_REDUCE_SCATTER;
+}
+/** Does the algorithm know windows only, and no edges? */
+static inline bool plan_is_of_one_host(plan_algorithm_t algorithm) { return algorithm == ALGORITHM_FLAT || algorithm == ALGORITHM_WINDOW; }
+
 wire_type_t plan_wire_type(quoit_wire_t wire); /* of NONE: any */
 
 const char *plan_space_name(plan_space_t space);

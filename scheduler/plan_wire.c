@@ -9,15 +9,14 @@ static bool is_small_float(quoit_dtype_t dtype)
 
 static bool crosses_edges(plan_algorithm_t algorithm)
 {
-    return algorithm == ALGORITHM_TWO_LEVEL || algorithm == ALGORITHM_DOUBLING || algorithm == ALGORITHM_RING || algorithm == ALGORITHM_DIRECT;
+    return algorithm != ALGORITHM_LOCAL && !plan_is_of_one_host(algorithm);
 }
 
 quoit_wire_t plan_wire(const topology_t *topology, plan_collective_t collective, plan_algorithm_t algorithm, quoit_dtype_t dtype, quoit_op_t op,
                        quoit_wire_t wanted)
 {
-    bool reduces = collective == COLLECTIVE_ALLREDUCE || collective == COLLECTIVE_REDUCE || collective == COLLECTIVE_REDUCE_SCATTER;
     bool sums = op == QUOIT_SUM || op == QUOIT_AVG || op == QUOIT_PREMUL_SUM;
-    if (!reduces || !sums || !crosses_edges(algorithm)) return QUOIT_WIRE_NONE;
+    if (!plan_reduces(collective) || !sums || !crosses_edges(algorithm)) return QUOIT_WIRE_NONE;
     bool fits = false;
     switch (wanted) {
     case QUOIT_WIRE_F32: fits = is_small_float(dtype); break;

@@ -77,7 +77,7 @@ static quoit_status_t force_allreduce(const choice_t *choice, plan_algorithm_t *
     const topology_t *topology = choice->topology;
     plan_algorithm_t wanted = (plan_algorithm_t)choice->tuning->allreduce;
     const char *name = plan_algorithm_name(wanted), *reason = NULL;
-    bool window = wanted == ALGORITHM_FLAT || wanted == ALGORITHM_WINDOW;
+    bool window = plan_is_of_one_host(wanted);
     bool leaders = wanted == ALGORITHM_TWO_LEVEL || wanted == ALGORITHM_DOUBLING;
     if (!window && !leaders && wanted != ALGORITHM_RING && wanted != ALGORITHM_DIRECT) reason = "is not one that allreduce can be told to use";
     else if (window && topology->hosts > 1) reason = "needs all ranks on one host";
