@@ -135,15 +135,27 @@ static void list_transports(const job_record_t *record, char *text, size_t capac
         used += (size_t)snprintf(text + used, capacity - used, "; not %s: %s", record->lack[i].transport, record->lack[i].why);
 }
 
+/* A transport that both have, and that cannot help them; NULL: none. */
+static const char *shared_memory_only(const job_record_t *a, const job_record_t *b)
+{
+    for (int i = 0; i < a->addresses; i++) {
+        const char *name = a->address[i].transport;
+        if (strcmp(name, transport_self.name) != 0 && is_of_one_host(name) && address_of(b, name)) return name;
+    }
+    return NULL;
+}
+
 quoit_status_t job_cannot_join(const job_t *job, int one, int other)
 {
     const job_record_t *a = &job->record[one], *b = &job->record[other];
+    const char *vain = shared_memory_only(a, b);
     char first[400], second[400];
     list_transports(a, first, sizeof first);
     list_transports(b, second, sizeof second);
     return error_set(QUOIT_ERR_NETWORK,
-                     "no transport joins rank %d (%s, pid %d; it has %s) and rank %d (%s, pid %d; it has %s); QUOIT_TRANSPORT must name one that both hosts can use",
-                     a->rank, a->host, a->pid, first, b->rank, b->host, b->pid, second);
+                     "no transport joins rank %d (%s, pid %d; it has %s) and rank %d (%s, pid %d; it has %s); QUOIT_TRANSPORT must name one that both hosts can use%s%s%s",
+                     a->rank, a->host, a->pid, first, b->rank, b->host, b->pid, second, vain ? "; " : "", vain ? vain : "",
+                     vain ? " is for ranks that share memory, and these do not" : "");
 }
 
 /* Bit i: the record has the i-th of `name`, to which its own are added. */

@@ -42,7 +42,7 @@ enum {
     QUOIT_TRANSPORT_MESSAGE = 1u << 0,
     QUOIT_TRANSPORT_PUT = 1u << 1,
     QUOIT_TRANSPORT_MAP = 1u << 2,
-    QUOIT_TRANSPORT_SAME_HOST = 1u << 3, /* joins only processes of one host; that a connection stands proves it */
+    QUOIT_TRANSPORT_SAME_HOST = 1u << 3, /* joins only processes of one host: used between those that share memory through a MAP transport */
     QUOIT_TRANSPORT_TLS = 1u << 4 /* does what QUOIT_TLS asks. One that leaves the host without it is refused where that is on */
 };
 

@@ -183,6 +183,7 @@ TEST(Mixed, HostsWithNothingInCommonAreAnErrorOnAllRanks)
             EXPECT_NE(one.text.find("no transport joins"), std::string::npos) << one.text;
             EXPECT_NE(one.text.find("it has shm, verbs"), std::string::npos) << one.text;
             EXPECT_NE(one.text.find("it has shm, tcp"), std::string::npos) << one.text;
+            EXPECT_NE(one.text.find("; shm is for ranks that share memory, and these do not"), std::string::npos) << one.text;
         }
     }
 }
