@@ -8,7 +8,8 @@
  *    (quoit_comm_error). Texts name rank, host, operation, cause and cure.
  *  - Counts are elements, lengths are bytes, times are milliseconds.
  *  - Structs that may grow begin with `struct_size`, to be set to sizeof the struct by the caller.
- *  - Calls on one communicator may come from several threads. Collectives match in the order in which they are issued.
+ *  - Calls on one communicator, store or request may come from several threads; destroying, closing or freeing one is nobody's but the last
+ *    user's. Collectives match in the order in which they are issued.
  *  - After fork() the child gets QUOIT_ERR_FORKED from every call on an inherited object; destroying one there does nothing.
  */
 #ifndef QUOIT_QUOIT_H
@@ -161,6 +162,7 @@ typedef struct quoit_store_callbacks {
     const char *description;      /* e.g. "TCPStore 10.0.0.1:29500"; copied */
 } quoit_store_callbacks_t;
 
+/** The struct is copied; context must live until quoit_store_close, which calls `close`. ERR_INVALID: set or get is NULL. */
 QUOIT_API quoit_status_t quoit_store_from_callbacks(const quoit_store_callbacks_t *callbacks, quoit_store_t **store);
 
 /**
@@ -168,13 +170,16 @@ QUOIT_API quoit_status_t quoit_store_from_callbacks(const quoit_store_callbacks_
  *
  * @param url  "tcp://host:port" (rank 0 serves it; "tcp://[::1]:port" for IPv6), "file:///path" (a file all ranks can lock),
  *             or "env://" (QUOIT_STORE, else MASTER_ADDR and MASTER_PORT).
- * @return ERR_TIMEOUT with the addresses tried when the server cannot be reached in timeout_ms.
+ * @param timeout_ms  of reaching it, and of locks; 0 or less: setting TIMEOUT.
+ * @return ERR_TIMEOUT with the addresses tried when the server cannot be reached in that time.
  */
 QUOIT_API quoit_status_t quoit_store_open(const char *url, int rank, int size, int timeout_ms, quoit_store_t **store);
+/** Replaces what the key had. key: 1 to 255 bytes of printable ASCII; value: up to 16 MiB in Quoit's own stores. */
 QUOIT_API quoit_status_t quoit_store_set(quoit_store_t *store, const char *key, const void *value, size_t length);
-/** *value is to be freed with free(). */
+/** Waits up to timeout_ms for the key (0: looks once; negative: setting TIMEOUT), then ERR_TIMEOUT. *value is to be freed with free(). */
 QUOIT_API quoit_status_t quoit_store_get(quoit_store_t *store, const char *key, int timeout_ms, void **value, size_t *length);
-QUOIT_API void quoit_store_close(quoit_store_t *store); /* NULL is accepted */
+/** Rank 0's tcp:// store serves on until its clients have closed theirs, 2 s at most. NULL is accepted. */
+QUOIT_API void quoit_store_close(quoit_store_t *store);
 
 /* ---------------------------------------------------------------- devices */
 
@@ -218,7 +223,7 @@ typedef struct quoit_comm_config {
 
 /**
  * Create a communicator of `size` ranks that meet in `store`. Blocks until all have come or the timeout is over.
- * The store is not needed afterwards. `config` may be NULL.
+ * The store stays the caller's and may be closed afterwards. `config` may be NULL.
  *
  * @return ERR_TIMEOUT naming the ranks that did not come; ERR_MISMATCH when ranks disagree on size or library version.
  */
@@ -234,7 +239,7 @@ QUOIT_API quoit_status_t quoit_comm_create(quoit_store_t *store, int rank, int s
 QUOIT_API quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, int count, const char *name,
                                                  const quoit_comm_config_t *config, quoit_comm_t **comm);
 
-/** Collective over parent. Ranks of one colour form a communicator, ordered by key, then rank. colour < 0: *comm = NULL. */
+/** Collective over parent, blocking. Ranks of one colour form a communicator, ordered by key, then rank. colour < 0: *comm = NULL. */
 QUOIT_API quoit_status_t quoit_comm_split(quoit_comm_t *parent, int colour, int key, const quoit_comm_config_t *config,
                                           quoit_comm_t **comm);
 
@@ -283,6 +288,7 @@ QUOIT_API int quoit_comm_size(const quoit_comm_t *comm);
 /** Which rank of the communicator that was made from the store became rank `rank` of this one; -1 for a rank that is none. */
 QUOIT_API int quoit_comm_world_rank(const quoit_comm_t *comm, int rank);
 QUOIT_API int quoit_comm_hosts(const quoit_comm_t *comm); /* number of hosts that its ranks are spread over */
+/** Of operations that are issued from now on; at least 1. Ranks may differ. */
 QUOIT_API quoit_status_t quoit_comm_set_timeout(quoit_comm_t *comm, int timeout_ms);
 /** Status of the first error, QUOIT_OK when healthy; `text` (may be NULL) receives up to capacity-1 bytes and a NUL. */
 QUOIT_API quoit_status_t quoit_comm_error(quoit_comm_t *comm, char *text, size_t capacity);
