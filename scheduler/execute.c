@@ -6,7 +6,6 @@
  */
 #include "scheduler/execute.h"
 
-#include "base/log.h"
 #include "scheduler/comm.h"
 #include "scheduler/execute_device.h"
 #include "scheduler/inquire.h"
@@ -14,7 +13,6 @@
 #include "scheduler/reduce/reduce.h"
 #include "scheduler/trace.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,7 +87,6 @@ static quoit_status_t resolve_input(quoit_comm_t *comm, size_t chunk, const plan
 
 /* ------------------------------------------------------------------ steps */
 
-/* The other side's operation, if it is another one than ours: the communicator fails, naming both. */
 bool execute_disagrees(quoit_comm_t *comm, int member)
 {
     window_t *window = comm->window;
@@ -341,25 +338,6 @@ static quoit_status_t start_transfer(quoit_comm_t *comm, chunk_run_t *run, const
     return QUOIT_OK;
 }
 
-/* Why a transfer failed: the peer's loss explains more than what the connection saw. */
-static quoit_status_t explain_transfer(quoit_comm_t *comm, const execute_transfer_t *failed)
-{
-    quoit_status_t status = failed->transfer.status;
-    char cause[ERROR_TEXT_CAPACITY] = "";
-    peer_t *peer = comm->job->peer[comm->job_rank[failed->peer]];
-    if (peer->status != QUOIT_OK)
-        snprintf(cause, sizeof cause, "%s", peer->text);
-    else if (status == QUOIT_ERR_CLOSED)
-        return error_set(QUOIT_ERR_PEER, "%s has destroyed its communicator or ended", comm_rank_name(comm, failed->peer));
-    else if (peer->message) {
-        error_clear();
-        if (peer->message->transport->ops->endpoint_status(peer->message) < 0 || status == QUOIT_ERR_MISMATCH)
-            snprintf(cause, sizeof cause, "%s", error_text());
-    }
-    return error_set(status, "%s %s: %s%s%s", failed->receives ? "receiving from" : "sending to", comm_rank_name(comm, failed->peer),
-              quoit_status_text(status), cause[0] ? ": " : "", cause);
-}
-
 static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
 {
     execution_t *execution = &comm->execution;
@@ -373,7 +351,7 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
         } else if (mine[i].transfer.status == QUOIT_ERR_MISMATCH && inquire_dispute(comm, mine[i].peer)) {
             pending = true; /* only a hash was seen: the other side says what it called */
         } else if (mine[i].transfer.status < 0) {
-            return explain_transfer(comm, &mine[i]);
+            return execute_explain_transfer(comm, &mine[i]);
         }
     }
     if (pending) return QUOIT_IN_PROGRESS;

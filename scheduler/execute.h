@@ -79,6 +79,9 @@ execute_doubt_t execute_doubt(quoit_comm_t *comm);
 const char *execute_left(quoit_comm_t *comm);
 /** ERR_MISMATCH (text set) when a host mate runs another operation of the same number. */
 quoit_status_t execute_check(quoit_comm_t *comm);
+/** Does that member run another operation of the same number? The text names both. */
 bool execute_disagrees(quoit_comm_t *comm, int member);
+/** Text and status of why a transfer failed: the peer's loss explains more than what the connection saw. */
+quoit_status_t execute_explain_transfer(quoit_comm_t *comm, const execute_transfer_t *failed);
 
 #endif

@@ -168,3 +168,21 @@ quoit_status_t execute_check(quoit_comm_t *comm)
     }
     return QUOIT_OK;
 }
+
+quoit_status_t execute_explain_transfer(quoit_comm_t *comm, const execute_transfer_t *failed)
+{
+    quoit_status_t status = failed->transfer.status;
+    char cause[ERROR_TEXT_CAPACITY] = "";
+    peer_t *peer = comm->job->peer[comm->job_rank[failed->peer]];
+    if (peer->status != QUOIT_OK)
+        snprintf(cause, sizeof cause, "%s", peer->text);
+    else if (status == QUOIT_ERR_CLOSED)
+        return error_set(QUOIT_ERR_PEER, "%s has destroyed its communicator or ended", comm_rank_name(comm, failed->peer));
+    else if (peer->message) {
+        error_clear();
+        if (peer->message->transport->ops->endpoint_status(peer->message) < 0 || status == QUOIT_ERR_MISMATCH)
+            snprintf(cause, sizeof cause, "%s", error_text());
+    }
+    return error_set(status, "%s %s: %s%s%s", failed->receives ? "receiving from" : "sending to", comm_rank_name(comm, failed->peer),
+                     quoit_status_text(status), cause[0] ? ": " : "", cause);
+}
