@@ -36,7 +36,7 @@ class CompressHook:
 
     def __init__(self, model: DistributedDataParallel, wire_dtype: str = "int8", feedback: bool = True) -> None:
         if wire_dtype not in _FORMATS:
-            raise ValueError(f"quoit.CompressHook: wire_dtype {wire_dtype!r} is none of {', '.join(_FORMATS)}")
+            raise ValueError(f"quoit.CompressHook: wire_dtype {wire_dtype!r} is not one of: {', '.join(_FORMATS)}")
         if not isinstance(model, DistributedDataParallel):
             raise TypeError(f"quoit.CompressHook: the model is a {type(model).__name__}, not a DistributedDataParallel")
         self.wire_dtype, self.feedback = wire_dtype, feedback

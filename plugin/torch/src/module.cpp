@@ -112,7 +112,7 @@ quoit_wire_t parse_wire(const std::optional<std::string> &name)
             return static_cast<quoit_wire_t>(wire);
         known += std::string(known.empty() ? "" : ", ") + quoit_wire_name(static_cast<quoit_wire_t>(wire));
     }
-    throw py::value_error("quoit: wire_dtype \"" + *name + "\" is none of " + known);
+    throw py::value_error("quoit: wire_dtype \"" + *name + "\" is not one of: " + known);
 }
 
 std::optional<std::string> wire_text(quoit_wire_t wire)
