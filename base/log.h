@@ -8,7 +8,9 @@
 
 typedef enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level_t;
 
+/** Is this level printed? Before the settings are read: errors and warnings are. */
 bool log_enabled(log_level_t level);
+/** Any thread, also in a child of fork(). Longer lines than 2 KiB are cut, control characters become spaces; errno stays as it is. */
 void log_write(log_level_t level, const char *room, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /** Rank shown in each line from now on; -1: none yet. */
 void log_set_rank(int rank);

@@ -132,7 +132,9 @@ void engine_memory_release(engine_t *engine);
 
 /** Own the engine; waits for the owner to give way (within one step). */
 void engine_enter(engine_t *engine);
+/** The same if it is free; else false at once. */
 bool engine_try_enter(engine_t *engine);
+/** Give it up and wake who goes on: threads that wait or claim it, else the progress thread when work is left. */
 void engine_leave(engine_t *engine);
 
 /** Hand an operation in. Any thread, no waiting. `unattended`: the caller will not wait for it at once. */
@@ -149,6 +151,7 @@ void engine_completed(engine_t *engine);
 /** Only for the owner: the peer with this process id, made if need be, with one more user. */
 quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const char *name, peer_t **peer);
 void engine_peer_release(peer_t *peer);
+/** The opened transport of that name; NULL when there is none. */
 engine_transport_t *engine_find_transport(engine_t *engine, const char *name);
 
 /** Number that changes in the child after fork(). */

@@ -82,6 +82,7 @@ journal_t *journal_create(quoit_process_id_t process);
 void journal_destroy(journal_t *journal); /* NULL is accepted */
 /** Room for a communicator of `size` ranks, cleared, to be filled and then shown (journal_publish). NULL: no memory. */
 journal_block_t *journal_block_create(journal_t *journal, int size);
+/** From now on readers see it. */
 void journal_publish(journal_block_t *block, uint64_t id);
 void journal_block_destroy(journal_t *journal, journal_block_t *block); /* NULL is accepted */
 
@@ -134,6 +135,7 @@ static inline void journal_end(journal_block_t *block, operation_t *operation, i
 
 /** Who the running collective waits for; away from the data path. */
 void journal_note(journal_block_t *block, uint64_t now, uint32_t sequence, const char *text);
+/** The communicator's first error. */
 void journal_fail(journal_block_t *block, int status, const char *text);
 
 /* ------------------------------------------------------------------ reading */

@@ -239,6 +239,7 @@ typedef struct plan_piece {
     size_t count;  /* elements */
 } plan_piece_t;
 
+/** The elements of an operand in one chunk, numbered from 0; a chunk past the last has none. */
 void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand, plan_piece_t *piece);
 /** Bytes of `count` elements in a form. */
 size_t plan_form_bytes(const plan_binding_t *binding, plan_form_t form, size_t count);

@@ -45,6 +45,7 @@ typedef struct wire_call {
     float *error;       /* [count] += what the rounding took away, where that is finite; NULL: not wanted */
 } wire_call_t;
 
+/** Any thread; the float control word is set aside, as by reduce_run. */
 void wire_run(const wire_call_t *call);
 /** For tests: with one instruction set. ERR_UNSUPPORTED when this CPU or build lacks it. */
 quoit_status_t wire_run_with(const char *isa, const wire_call_t *call);
