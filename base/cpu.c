@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,7 +106,7 @@ int cpu_cgroup_limit(const char *membership, const char *mount)
         if (*controllers == '\0') {
             limit = least_limit(limit, limit_upwards(mount, group, limit_of_v2));
         } else if (lists_cpu(controllers)) {
-            if (snprintf(below, sizeof below, "%s/%s", mount, controllers) < (int)sizeof below)
+            if (strcmp(controllers, "cpu") != 0 && snprintf(below, sizeof below, "%s/%s", mount, controllers) < (int)sizeof below)
                 limit = least_limit(limit, limit_upwards(below, group, limit_of_v1));
             if (snprintf(below, sizeof below, "%s/cpu", mount) < (int)sizeof below)
                 limit = least_limit(limit, limit_upwards(below, group, limit_of_v1));
@@ -146,7 +147,7 @@ static size_t cache_size_of_sysfs(void)
     for (int index = 0; index < 8; index++) {
         char path[96], line[32], *end;
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
-        if (!read_line(path, line, sizeof line)) continue;
+        if (!read_line(path, line, sizeof line)) break; /* they are numbered without gaps */
         unsigned long long size = strtoull(line, &end, 10);
         if (*end == 'K') size <<= 10;
         if (*end == 'M') size <<= 20;
@@ -158,10 +159,14 @@ static size_t cache_size_of_sysfs(void)
 /* sysfs comes first: on AMD's processors the C library tells the caches of a whole socket as one, which no core can fill. */
 size_t cpu_cache_size(void)
 {
-    size_t listed = cache_size_of_sysfs();
-    if (listed) return listed;
-    long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return size > 0 ? (size_t)size : (size_t)32 << 20;
+    static _Atomic size_t known; /* it does not change, and reading it costs some 15 system calls */
+    size_t size = atomic_load_explicit(&known, memory_order_relaxed);
+    if (size) return size;
+    size = cache_size_of_sysfs();
+    long told = size ? 0 : sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (!size) size = told > 0 ? (size_t)told : (size_t)32 << 20;
+    atomic_store_explicit(&known, size, memory_order_relaxed);
+    return size;
 }
 
 bool cpu_list_meets(const char *list, const cpu_set_t *allowed)

@@ -49,7 +49,7 @@ void machine_discover_nics(machine_t *machine)
 {
     tcp_interface_t *all = NULL;
     int count = 0, found = 0;
-    if (tcp_interface_scan(&all, &count) != QUOIT_OK) return;
+    if (tcp_interface_recent(&all, &count) != QUOIT_OK) return;
     machine_nic_t *nics = calloc((size_t)count + 1, sizeof *nics);
     for (int i = 0; nics && i < count; i++) {
         bool known = !(all[i].flags & IFF_UP) || all[i].flags & IFF_LOOPBACK;

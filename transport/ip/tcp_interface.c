@@ -5,6 +5,7 @@
  */
 #include "transport/ip/tcp_interface.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 
 #include <arpa/inet.h>
@@ -12,10 +13,12 @@
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { ITEM_CAPACITY = 64, UNFIT = -1 };
@@ -275,6 +278,41 @@ quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
     *all = interfaces;
     *count = found;
     return QUOIT_OK;
+}
+
+enum { RECENT_MS = 1000 };
+
+static pthread_mutex_t recent_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct recent {
+    tcp_interface_t *all; /* owned; NULL: none */
+    int count;
+    uint64_t until;   /* clock */
+    struct stat home; /* the namespace */
+} recent;
+
+/* False when there is no telling which it is. */
+static bool find_home(struct stat *home) { return stat("/proc/thread-self/ns/net", home) == 0; }
+
+quoit_status_t tcp_interface_recent(tcp_interface_t **all, int *count)
+{
+    struct stat home;
+    quoit_status_t status = QUOIT_OK;
+    if (!find_home(&home)) return tcp_interface_scan(all, count);
+    pthread_mutex_lock(&recent_mutex);
+    if (!recent.all || clock_now() >= recent.until || recent.home.st_ino != home.st_ino || recent.home.st_dev != home.st_dev) {
+        free(recent.all);
+        recent = (struct recent){.home = home};
+        status = tcp_interface_scan(&recent.all, &recent.count);
+        recent.until = clock_deadline(RECENT_MS);
+    }
+    size_t bytes = ((size_t)recent.count + 1) * sizeof *recent.all;
+    tcp_interface_t *copy = status == QUOIT_OK ? malloc(bytes) : NULL;
+    if (copy) memcpy(copy, recent.all, bytes);
+    else if (status == QUOIT_OK) status = error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", recent.count);
+    if (status == QUOIT_OK) *count = recent.count;
+    pthread_mutex_unlock(&recent_mutex);
+    if (status == QUOIT_OK) *all = copy;
+    return status;
 }
 
 bool tcp_interface_reaches(const tcp_interface_t *interface, const tcp_name_t *address)

@@ -38,6 +38,11 @@ quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, c
                                     tcp_interface_t *chosen, int capacity, int *count);
 /** This machine's. *all is to be freed with free(). */
 quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count);
+/**
+ * The same, or what another call for it found in this network namespace within the last second: those who ask one after the other while a
+ * transport is opened. A scan asks the kernel for all links and all addresses.
+ */
+quoit_status_t tcp_interface_recent(tcp_interface_t **all, int *count);
 /** Is the address in the network that this interface is attached to? */
 bool tcp_interface_reaches(const tcp_interface_t *interface, const tcp_name_t *address);
 /** Megabits a second that the driver tells of, in this network namespace; 0: it does not know. */

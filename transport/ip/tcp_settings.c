@@ -154,7 +154,7 @@ quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *envi
     const char *foreign = NULL;
     tcp_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = filled(environment->setting("INTERFACE"))};
     quoit_status_t status = read_family(environment, &wish.family);
-    if (status == QUOIT_OK) status = tcp_interface_scan(&all, &count);
+    if (status == QUOIT_OK) status = tcp_interface_recent(&all, &count);
     if (status != QUOIT_OK) return status;
     if (tcp_interface_route(getenv("MASTER_ADDR"), &route)) wish.route = &route;
     choice->named = wish.pattern != NULL;

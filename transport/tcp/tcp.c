@@ -124,7 +124,7 @@ static quoit_status_t tcp_probe(const quoit_transport_environment_t *environment
     tcp_interface_t *all = NULL;
     int count = 0, up = 0;
     (void)environment;
-    quoit_status_t status = tcp_interface_scan(&all, &count);
+    quoit_status_t status = tcp_interface_recent(&all, &count);
     for (int i = 0; i < count; i++) up += (all[i].flags & IFF_UP) != 0;
     free(all);
     if (status == QUOIT_OK && up > 0) return QUOIT_OK;
