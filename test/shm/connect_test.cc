@@ -44,6 +44,52 @@ TEST(ShmConnect, TieLeavesOneConnection)
     }
 }
 
+// Both want the connection: the lower one begins it at once, the higher one waits for that.
+TEST(ShmConnect, OneSideBegins)
+{
+    for (bool lower_first : {true, false}) {
+        Engine a, b;
+        a.trust();
+        b.trust();
+        bool a_is_lower = a.id.high != b.id.high ? a.id.high < b.id.high : a.id.low < b.id.low;
+        Engine &first = a_is_lower == lower_first ? a : b, &second = a_is_lower == lower_first ? b : a;
+        quoit_endpoint_t *one, *other;
+        int before = count_descriptors();
+        ASSERT_EQ(first.connect(second.id, second.address, &one), QUOIT_OK) << error_text();
+        EXPECT_EQ(count_descriptors() - before, lower_first ? 1 : 0);
+        ASSERT_EQ(second.connect(first.id, first.address, &other), QUOIT_OK) << error_text();
+        EXPECT_EQ(count_descriptors() - before, 1);
+        ASSERT_TRUE(both_until(a, b, [&] { return a.ops.endpoint_status(one) == QUOIT_OK && a.ops.endpoint_status(other) == QUOIT_OK; }));
+        first.ops.disconnect(one);
+        second.ops.disconnect(other);
+    }
+}
+
+// Patience was over before the other side came: both have begun.
+TEST(ShmConnect, TieAfterPatience)
+{
+    for (int round = 0; round < 8; round++) {
+        Engine a, b;
+        a.trust();
+        b.trust();
+        bool a_is_lower = a.id.high != b.id.high ? a.id.high < b.id.high : a.id.low < b.id.low;
+        Engine &lower = a_is_lower ? a : b, &higher = a_is_lower ? b : a;
+        quoit_endpoint_t *up, *down;
+        int before = count_descriptors();
+        ASSERT_EQ(higher.connect(lower.id, lower.address, &down), QUOIT_OK) << error_text();
+        ASSERT_TRUE(higher.until([&] { return count_descriptors() > before; }));
+        if (round % 2 == 1) lower.pump(); /* it has seen that the other one has begun, and waits in its turn */
+        ASSERT_EQ(lower.connect(higher.id, higher.address, &up), QUOIT_OK) << error_text();
+        ASSERT_TRUE(both_until(a, b, [&] { return a.ops.endpoint_status(up) == QUOIT_OK && a.ops.endpoint_status(down) == QUOIT_OK; })) << error_text();
+        lower.ops.notify(up, "1", 1);
+        higher.ops.notify(down, "2", 1);
+        ASSERT_TRUE(both_until(a, b, [&] { return a.find(QUOIT_EVENT_NOTICE) && b.find(QUOIT_EVENT_NOTICE); }));
+        EXPECT_EQ(a.events.size() + b.events.size(), 2u);
+        lower.ops.disconnect(up);
+        higher.ops.disconnect(down);
+    }
+}
+
 TEST(ShmConnect, TieOfThreads)
 {
     for (int round = 0; round < 100; round++) {

@@ -137,6 +137,7 @@ TEST(ShmLimits, OtherNetworkNamespaceIsAnotherHost)
         quoit_endpoint_t *endpoint;
         self.trust();
         if (self.connect(parent.id, parent.address, &endpoint, "rank 4 (far)")) return 1;
+        self.until([&] { return self.ops.endpoint_status(endpoint) != QUOIT_IN_PROGRESS; });
         if (self.ops.endpoint_status(endpoint) != QUOIT_ERR_NOT_FOUND) return 2;
         if (!strstr(error_text(), "rank 4 (far) is not on this host")) return 3;
         quoit_transfer_t out = {};
@@ -161,6 +162,7 @@ TEST(ShmLimits, PeerGoneBeforeWeConnect)
     quoit_endpoint_t *endpoint;
     self.trust();
     ASSERT_EQ(self.connect(id, address, &endpoint), QUOIT_OK) << error_text();
+    ASSERT_TRUE(self.until([&] { return self.ops.endpoint_status(endpoint) != QUOIT_IN_PROGRESS; }));
     EXPECT_EQ(self.ops.endpoint_status(endpoint), QUOIT_ERR_NOT_FOUND) << error_text();
     self.ops.disconnect(endpoint);
 }

@@ -63,12 +63,20 @@ static quoit_status_t ring_read(void *pointer, const struct iovec *iov, int coun
     }
     if (total == 0) return QUOIT_ERR_AGAIN;
     pipe->in_read += total;
-    atomic_store_explicit(&pipe->in->read, pipe->in_read, memory_order_release);
+    if (!pipe->in_narrow) atomic_store_explicit(&pipe->in->read, pipe->in_read, memory_order_release);
     *got = total;
     return QUOIT_OK;
 }
 
 const pipe_ops_t ring_pipe_ops = {.write = ring_write, .read = ring_read};
+
+void ring_narrow(ring_memory_t *ring, size_t capacity, size_t room) { atomic_store_explicit(&ring->read, room - (uint64_t)capacity, memory_order_relaxed); }
+
+void ring_widen(ring_pipe_t *pipe)
+{
+    pipe->in_narrow = false;
+    atomic_store_explicit(&pipe->in->read, pipe->in_read, memory_order_release);
+}
 
 bool ring_readable(const ring_pipe_t *pipe)
 {

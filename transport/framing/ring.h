@@ -22,11 +22,19 @@ typedef struct ring_pipe {
     ring_memory_t *out, *in;
     size_t out_capacity, in_capacity; /* bytes */
     uint64_t out_written, in_read;    /* this side's own positions */
+    bool in_narrow;                   /* see ring_narrow */
 } ring_pipe_t;
 
 extern const pipe_ops_t ring_pipe_ops; /* pipe: ring_pipe_t * */
 
 static inline size_t ring_bytes(size_t capacity) { return sizeof(ring_memory_t) + capacity; }
+/**
+ * The reader, before the writer knows of the ring: it may only write the first `room` bytes, for the rest has no memory yet. What is published
+ * says that the bytes beyond are yet to be read. With in_narrow set, nothing that is read makes room, until ring_widen.
+ */
+void ring_narrow(ring_memory_t *ring, size_t capacity, size_t room);
+/** The reader: all of the ring may be written. */
+void ring_widen(ring_pipe_t *pipe);
 bool ring_readable(const ring_pipe_t *pipe);
 bool ring_writable(const ring_pipe_t *pipe);
 

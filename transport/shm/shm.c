@@ -112,6 +112,7 @@ static void transport_init(shm_transport_t *transport, const quoit_transport_env
     transport->owner = getpid();
     transport->environment = *environment;
     transport->mailbox_capacity = power_of_two((size_t)sizes->mailbox);
+    transport->narrow_room = ring_bytes(transport->mailbox_capacity) < SHM_LARGE ? transport->mailbox_capacity : SHM_NARROW_PAGES * (size_t)sysconf(_SC_PAGESIZE) - ring_bytes(0);
     transport->limits = (shm_limits_t){.eager = (uint32_t)sizes->eager, .pool = (uint32_t)sizes->pool, .segment = (uint32_t)sizes->segment};
     transport->connect_timeout_ms = (int)(sizes->connect_timeout / 1000);
     transport->epoll = transport->timer = transport->listener = transport->pidfd = transport->bell = -1;
@@ -233,14 +234,21 @@ static quoit_status_t check_peer(shm_transport_t *transport, const quoit_peer_t 
     return QUOIT_OK;
 }
 
-static quoit_status_t start(shm_transport_t *transport, shm_endpoint_t *endpoint, const quoit_peer_t *peer)
+/* Has the peer, or somebody who says so, begun a connection? */
+static bool is_coming(const shm_transport_t *transport, quoit_process_id_t peer)
 {
-    const void *secret = NULL;
-    size_t length = 0;
-    shm_link_dial(endpoint);
-    if (!endpoint->link) return QUOIT_OK; /* it has ended; endpoint_status tells */
-    (void)secrets_find(transport->jobs, peer->job, &secret, &length); /* check_peer has found it */
-    return handshake_connect(&endpoint->link->handshake, peer->job, transport->environment.self, peer->process, 1, 0, secret, length);
+    for (const list_t *node = transport->links.next; node != &transport->links; node = node->next) {
+        const shm_link_t *link = container_of(node, shm_link_t, node);
+        if (link->incoming && !link->endpoint && shm_same_process(link->handshake.peer, peer)) return true;
+    }
+    return false;
+}
+
+static void start(shm_transport_t *transport, shm_endpoint_t *endpoint, const quoit_peer_t *peer)
+{
+    endpoint->job = peer->job;
+    if (shm_is_lower(transport->environment.self, peer->process) && !is_coming(transport, peer->process)) shm_link_dial(endpoint);
+    else endpoint->dial_at = clock_deadline(SHM_PATIENCE_MS);
 }
 
 static quoit_status_t transport_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **result)
@@ -259,7 +267,7 @@ static quoit_status_t transport_connect(quoit_transport_t *base, const quoit_pee
     status = shm_endpoint_make_channel(endpoint, address.limits);
     if (status && found) return status;
     if (!status && (!found || endpoint->references == 0) && endpoint->state == SHM_CONNECTING) endpoint->deadline = deadline_of(transport, peer);
-    if (!status && !found) status = start(transport, endpoint, peer);
+    if (!status && !found) start(transport, endpoint, peer);
     if (status) {
         endpoint->leaving = true;
         shm_endpoint_end(endpoint, status);

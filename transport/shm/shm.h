@@ -35,7 +35,9 @@ enum {
     SHM_PROGRESS_BUDGET = 128 << 10,   /* bytes moved by one call of progress */
     SHM_ENDPOINT_BUDGET = 64 << 10,    /* of it, for one endpoint */
     SHM_DOUBT_MS = 250,                /* between a socket's end and a pidfd's word: the kernel closes sockets first */
-    SHM_RETRY_MS = 2                   /* a step that the kernel put off (full backlog) */
+    SHM_RETRY_MS = 2,                  /* a step that the kernel put off (full backlog) */
+    SHM_PATIENCE_MS = 20,              /* for the connection that the lower process id begins */
+    SHM_NARROW_PAGES = 4               /* of a mailbox that has not been needed yet: what a process says at its end fits */
 };
 
 typedef struct shm_transport shm_transport_t;
@@ -90,6 +92,8 @@ struct shm_endpoint {
     char name[SHM_PEER_NAME_CAPACITY];
     char description[SHM_PEER_NAME_CAPACITY];
     uint64_t deadline; /* CONNECTING: of the connection; OPEN with doubt: until then the pidfd may speak */
+    uint64_t dial_at;  /* CONNECTING without a link: when this side begins one; CLOCK_NEVER: it does not */
+    uint64_t job;      /* whose secret the connection proves */
     bool doubt;        /* the socket ended without goodbye and the process still seems to live */
 
     shm_link_t *link; /* NULL: waiting for the peer's, or ended */
@@ -114,6 +118,7 @@ struct shm_transport {
     shm_header_t *header; /* at the arena's beginning */
     shm_limits_t limits;
     size_t mailbox_capacity;
+    size_t narrow_room; /* bytes of a mailbox that has not been needed yet */
     int connect_timeout_ms;
     bool registered; /* for membarrier */
     bool forked;     /* being closed in a forked child: what is shared with the parent stays as it is */
@@ -140,7 +145,7 @@ struct shm_transport {
 /* shm_link.c */
 quoit_status_t shm_listener_open(shm_transport_t *transport, void *address, size_t *length);
 void shm_listener_accept(shm_transport_t *transport);
-/** Begin a connection for the endpoint; errors end the endpoint. */
+/** Begin a connection for the endpoint, under the secret of its job; errors end the endpoint. */
 void shm_link_dial(shm_endpoint_t *endpoint);
 /** Move as far as it goes without waiting. */
 void shm_link_step(shm_link_t *link);
@@ -182,6 +187,8 @@ void shm_reap(shm_transport_t *transport); /* frees what is over; not while even
 quoit_status_t shm_watch(shm_transport_t *transport, int fd, uint32_t events, shm_source_t *source);
 /** Before a descriptor is closed: a forked child may keep what it refers to alive, and with it the events. -1 is accepted. */
 void shm_unwatch(shm_transport_t *transport, int fd);
+
+static inline bool shm_is_lower(quoit_process_id_t a, quoit_process_id_t b) { return a.high != b.high ? a.high < b.high : a.low < b.low; }
 
 static inline table_key_t shm_key(quoit_process_id_t process) { return (table_key_t){.high = process.high, .low = process.low}; }
 

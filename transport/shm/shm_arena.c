@@ -145,18 +145,18 @@ static block_t *carve(shm_arena_t *arena, block_t *block, size_t start, size_t l
     return block;
 }
 
-/* Pages of a block that is about to be given out, zeroed. */
-static quoit_status_t prepare(shm_arena_t *arena, size_t start, size_t length)
+/* Pages of a block that is about to be given out, zeroed; memory behind the first `backed` bytes. */
+static quoit_status_t prepare(shm_arena_t *arena, size_t start, size_t length, size_t backed)
 {
     bool whole_pages = length >= SHM_LARGE;
-    bool zero = whole_pages && shm_memory_punch(&arena->memory, start, length);
-    quoit_status_t status = shm_memory_back(&arena->memory, start, length);
+    bool zero = whole_pages && (shm_memory_is_bare(&arena->memory, start, length) || shm_memory_punch(&arena->memory, start, length));
+    quoit_status_t status = shm_memory_back(&arena->memory, start, backed);
     if (status) return status;
     if (!zero) memset(arena->memory.base + start, 0, length);
     return QUOIT_OK;
 }
 
-quoit_status_t shm_arena_alloc(shm_arena_t *arena, size_t length, void **pointer)
+static quoit_status_t take(shm_arena_t *arena, size_t length, size_t backed, void **pointer)
 {
     size_t alignment = length >= SHM_LARGE ? arena->memory.page : LINE;
     if (length == 0) return error_set(QUOIT_ERR_INVALID, "shm: 0 bytes of shared memory asked for");
@@ -170,7 +170,7 @@ quoit_status_t shm_arena_alloc(shm_arena_t *arena, size_t length, void **pointer
     block_t *spare[2] = {malloc(sizeof(block_t)), malloc(sizeof(block_t))};
     size_t start = start_in(block, alignment);
     quoit_status_t status = spare[0] && spare[1] ? QUOIT_OK : error_set(QUOIT_ERR_NO_MEMORY, "shm: out of memory");
-    if (!status) status = prepare(arena, start, wanted);
+    if (!status) status = prepare(arena, start, wanted, backed < wanted ? backed : wanted);
     if (status) goto free_spare;
     block = carve(arena, block, start, wanted, spare);
     status = table_put(arena->allocated, key_of(start), block);
@@ -184,6 +184,18 @@ free_spare:
     free(spare[0]);
     free(spare[1]);
     return status;
+}
+
+quoit_status_t shm_arena_alloc(shm_arena_t *arena, size_t length, void **pointer) { return take(arena, length, SIZE_MAX, pointer); }
+
+quoit_status_t shm_arena_alloc_bare(shm_arena_t *arena, size_t length, size_t backed, void **pointer)
+{
+    return take(arena, length, length >= SHM_LARGE ? backed : SIZE_MAX, pointer);
+}
+
+quoit_status_t shm_arena_back(shm_arena_t *arena, void *pointer, size_t length)
+{
+    return shm_memory_back(&arena->memory, (size_t)((unsigned char *)pointer - arena->memory.base), length);
 }
 
 /* Both free; the first swallows the second. */

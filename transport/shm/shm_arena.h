@@ -28,6 +28,13 @@ quoit_status_t shm_arena_probe(size_t size);
 
 /** 64-byte aligned and zero. ERR_NO_MEMORY tells what is used and which setting or limit is in the way. */
 quoit_status_t shm_arena_alloc(shm_arena_t *arena, size_t length, void **pointer);
+/**
+ * The same, for a block that may never be used as a whole: there is memory behind its first `backed` bytes. Before more is touched, shm_arena_back
+ * takes the rest. A block below SHM_LARGE has all of it at once.
+ */
+quoit_status_t shm_arena_alloc_bare(shm_arena_t *arena, size_t length, size_t backed, void **pointer);
+/** Memory behind the first `length` bytes of a block; ERR_NO_MEMORY when the system has none. Nothing to do where there is memory already. */
+quoit_status_t shm_arena_back(shm_arena_t *arena, void *pointer, size_t length);
 /** NULL is accepted; anything else that did not come from shm_arena_alloc is logged and left alone. */
 void shm_arena_free(shm_arena_t *arena, void *pointer);
 /** Does [pointer, pointer + length) lie in what is shared with the caller's consent: root or heap? */

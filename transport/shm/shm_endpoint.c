@@ -26,6 +26,7 @@ quoit_status_t shm_endpoint_create(shm_transport_t *transport, quoit_process_id_
     made->base.peer = process;
     made->source = SHM_SOURCE_PIDFD;
     made->slot = made->doorbell = made->pidfd = -1;
+    made->dial_at = CLOCK_NEVER;
     snprintf(made->name, sizeof made->name, "%s", name);
     list_init(&made->active);
     list_init(&made->events);
@@ -58,17 +59,23 @@ quoit_status_t shm_endpoint_make_channel(shm_endpoint_t *endpoint, shm_limits_t 
     return status;
 }
 
+/*
+ * A mailbox has memory behind its first pages only, until more comes through it: most pairs of a host's ranks, which share windows, exchange a goodbye and
+ * nothing else. The peer is kept from the rest as from bytes that are not read yet.
+ */
 quoit_status_t shm_endpoint_make_mailbox(shm_endpoint_t *endpoint)
 {
     shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    size_t room = transport->narrow_room, bytes = ring_bytes(transport->mailbox_capacity);
     int slot = 0;
     if (endpoint->mailbox) return QUOIT_OK;
     while (slot < SHM_MAX_PEERS && transport->slots[slot]) slot++;
     if (slot == SHM_MAX_PEERS) {
         return error_set(QUOIT_ERR_NO_MEMORY, "shm: no more than %d peers on one host can be joined", SHM_MAX_PEERS);
     }
-    quoit_status_t status = shm_arena_alloc(transport->arena, ring_bytes(transport->mailbox_capacity), &endpoint->mailbox);
+    quoit_status_t status = shm_arena_alloc_bare(transport->arena, bytes, ring_bytes(room), &endpoint->mailbox);
     if (status) return error_prefix(status, "mailbox for %s", endpoint->name);
+    if (room < transport->mailbox_capacity) ring_narrow(endpoint->mailbox, transport->mailbox_capacity, room);
     transport->slots[slot] = endpoint;
     if (slot >= transport->slot_limit) transport->slot_limit = slot + 1;
     __atomic_store_n(&transport->header->mail[slot], 0, __ATOMIC_RELAXED);
@@ -159,6 +166,22 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint)
     return done;
 }
 
+/* When the peer has written half of what it may: memory for the rest. False when there is none, which ends the endpoint. */
+static bool widen(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    ring_pipe_t *pipe = &endpoint->pipe;
+    if (atomic_load_explicit(&pipe->in->written, memory_order_acquire) < transport->narrow_room / 2) return true;
+    quoit_status_t status = shm_arena_back(transport->arena, endpoint->mailbox, ring_bytes(pipe->in_capacity));
+    if (status) {
+        shm_endpoint_end(endpoint, error_prefix(status, "mailbox for %s", endpoint->name));
+        return false;
+    }
+    ring_widen(pipe);
+    shm_endpoint_ring(endpoint); /* it may sleep on what was full */
+    return true;
+}
+
 /*
  * Read, and if that made room that the peer may be waiting for, wake it. The peer sleeps on a full ring only if it saw it full, at
  * some position of ours between `start` and now; so what it has written since reaches `start` + capacity, and is visible to us: it
@@ -167,9 +190,11 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint)
 static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 {
     uint64_t start = endpoint->pipe.in_read;
+    *moved = 0;
+    if (endpoint->pipe.in_narrow && !widen(endpoint)) return 1;
     int done = channel_read(endpoint->channel, 0, budget);
     *moved = (size_t)(endpoint->pipe.in_read - start);
-    if (*moved > 0) {
+    if (*moved > 0 && !endpoint->pipe.in_narrow) {
         bool asleep = shm_wait_asleep(endpoint->peer, endpoint->fence);
         uint64_t written = atomic_load_explicit(&endpoint->pipe.in->written, memory_order_relaxed);
         if (asleep && written - start >= endpoint->pipe.in_capacity) shm_endpoint_ring(endpoint);
@@ -291,6 +316,11 @@ void shm_endpoint_check_goodbye(shm_endpoint_t *endpoint)
 
 void shm_endpoint_check_deadline(shm_endpoint_t *endpoint, uint64_t now)
 {
+    if (endpoint->state == SHM_CONNECTING && now >= endpoint->dial_at) {
+        endpoint->dial_at = CLOCK_NEVER;
+        if (!endpoint->link) shm_link_dial(endpoint);
+        if (endpoint->link) shm_link_step(endpoint->link);
+    }
     if (now < endpoint->deadline) return;
     if (endpoint->state == SHM_CONNECTING) {
         const char *missing = endpoint->link ? "it does not answer (is it stopped?)" : "its own connection, which was to be used, did not come";

@@ -199,7 +199,8 @@ static void make_pipe(shm_endpoint_t *endpoint, const shm_info_t *info)
     endpoint->pipe = (ring_pipe_t){.out = (ring_memory_t *)((unsigned char *)endpoint->peer + info->mailbox_offset),
                                    .in = endpoint->mailbox,
                                    .out_capacity = info->mailbox_capacity,
-                                   .in_capacity = transport->mailbox_capacity};
+                                   .in_capacity = transport->mailbox_capacity,
+                                   .in_narrow = transport->narrow_room < transport->mailbox_capacity};
     endpoint->peer_mail = &endpoint->peer->mail[info->slot];
     endpoint->fence = !transport->registered || (endpoint->peer->flags & SHM_FLAG_FENCE) != 0;
 }

@@ -3,7 +3,8 @@
  * Control sockets: the listener, connecting, and the handshake. Names of abstract Unix sockets have no permissions and can be read
  * by anybody in /proc/net/unix, so a connection must come from the same user, and prove the job's secret, before it gets anything.
  *
- * Ties. When both sides connect at once, the connection that the lower process id began stays: the lower one refuses the other's
+ * Ties. Mostly both sides want the connection at the same time. The higher process id waits a moment (SHM_PATIENCE_MS) for the other's,
+ * and only then begins one itself; the lower one waits so when the other's has come. When both have begun, the one that the lower id began stays: the lower one refuses the other's
  * (HANDSHAKE_REASON_TIE), the higher one drops its own as soon as the lower one's has proved itself.
  */
 #include "transport/shm/shm.h"
@@ -29,8 +30,6 @@ static socklen_t socket_name(quoit_process_id_t process, struct sockaddr_un *nam
     shm_address_name(process, name->sun_path + 1);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name->sun_path + 1));
 }
-
-static bool lower(quoit_process_id_t a, quoit_process_id_t b) { return a.high != b.high ? a.high < b.high : a.low < b.low; }
 
 /* ---------------------------------------------------------------- listener */
 
@@ -187,8 +186,16 @@ void shm_link_dial(shm_endpoint_t *endpoint)
         shm_endpoint_end(endpoint, error_set(QUOIT_ERR_NO_MEMORY, "shm: out of memory connecting to %s", endpoint->name));
         return;
     }
+    const void *secret;
+    size_t length;
+    quoit_status_t status = QUOIT_OK;
     link->endpoint = endpoint;
     endpoint->link = link;
+    if (secrets_find(transport->jobs, endpoint->job, &secret, &length))
+        status = handshake_connect(&link->handshake, endpoint->job, transport->environment.self, endpoint->base.peer, 1, 0, secret, length);
+    else
+        status = error_set(QUOIT_ERR_CLOSED, "shm: the job of %s has ended before it was connected", endpoint->name);
+    if (status) shm_endpoint_end(endpoint, status);
 }
 
 static void dial(shm_link_t *link)
@@ -331,7 +338,7 @@ static void decide(shm_link_t *link)
         link_adopt(link, endpoint);
     } else if (endpoint->state == SHM_OPEN || (endpoint->link && endpoint->link->incoming)) {
         link->retry = true; /* the peer has given up an earlier connection; its end is about to be seen here */
-    } else if (endpoint->link && lower(transport->environment.self, peer)) {
+    } else if (endpoint->link && shm_is_lower(transport->environment.self, peer)) {
         handshake_refuse(&link->handshake, HANDSHAKE_REASON_TIE);
     } else {
         link_adopt(link, endpoint);
@@ -340,12 +347,13 @@ static void decide(shm_link_t *link)
 
 static void handshake_step(shm_link_t *link)
 {
-    bool moved = true;
+    bool moved = true, sent = false; /* the answer to what is sent here cannot be there yet; the descriptor tells when it is */
     link->retry = false;
     while (moved && link->phase == SHM_PHASE_HANDSHAKE) {
         handshake_state_t before = link->handshake.state;
         moved = pump_out(link);
-        if (link->phase == SHM_PHASE_HANDSHAKE && link->handshake.state <= HANDSHAKE_WANTS_VERDICT && pump_in(link)) moved = true;
+        sent = sent || moved;
+        if (link->phase == SHM_PHASE_HANDSHAKE && !sent && link->handshake.state <= HANDSHAKE_WANTS_VERDICT && pump_in(link)) moved = true;
         if (link->phase != SHM_PHASE_HANDSHAKE) return;
         if (link->handshake.state == HANDSHAKE_WANTS_SECRET) offer_secret(link);
         if (link->phase == SHM_PHASE_HANDSHAKE && link->handshake.state == HANDSHAKE_WANTS_VERDICT) decide(link);

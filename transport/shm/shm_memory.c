@@ -186,6 +186,13 @@ quoit_status_t shm_memory_back(shm_memory_t *memory, size_t offset, size_t lengt
     return QUOIT_OK;
 }
 
+bool shm_memory_is_bare(const shm_memory_t *memory, size_t offset, size_t length)
+{
+    bool bare = !memory->no_fallocate;
+    for (size_t page = offset / memory->page; bare && page < (offset + length) / memory->page; page++) bare = !page_is_backed(memory, page);
+    return bare;
+}
+
 bool shm_memory_punch(shm_memory_t *memory, size_t offset, size_t length)
 {
     if (memory->no_fallocate || change_range(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, length) != 0) return false;

@@ -19,6 +19,8 @@ quoit_status_t shm_memory_open(size_t size, shm_memory_t *memory);
 void shm_memory_close(shm_memory_t *memory);
 /** Take the pages that [offset, offset + length) lies in; those taken already stay as they are. */
 quoit_status_t shm_memory_back(shm_memory_t *memory, size_t offset, size_t length);
+/** Is there memory behind none of these pages? They read as zero then. False where that is not known. */
+bool shm_memory_is_bare(const shm_memory_t *memory, size_t offset, size_t length);
 /** Give back whole pages; they read as zero afterwards. False when the system cannot: then nothing has changed. */
 bool shm_memory_punch(shm_memory_t *memory, size_t offset, size_t length);
 quoit_status_t shm_memory_probe(size_t size);

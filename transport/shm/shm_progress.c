@@ -243,7 +243,9 @@ static uint64_t next_deadline(const shm_transport_t *transport)
     }
     for (const list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next) {
         const shm_endpoint_t *endpoint = container_of(node, shm_endpoint_t, node);
-        if (endpoint_is_pending(endpoint)) next = earlier(next, endpoint->deadline);
+        if (!endpoint_is_pending(endpoint)) continue;
+        next = earlier(next, endpoint->deadline);
+        if (endpoint->state == SHM_CONNECTING && !endpoint->link) next = earlier(next, endpoint->dial_at);
     }
     return next;
 }
