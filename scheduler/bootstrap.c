@@ -2,9 +2,11 @@
 /*
  * Bootstrap: how ranks that only share a store become a job.
  *
- *   every rank   sets  record/<rank>                who it is, with a nonce of this attempt
+ *   the others   set   record/<rank>                who it is, with a nonce of this attempt
  *   rank 0       gets  all records, sets roster     incarnation, secret, tuning, all records
- *   every rank   gets  roster; tries to attach the memory of those on its kernel; sets proof/<incarnation>/<rank>
+ *   the others   get   roster
+ *   every rank   tries to attach the memory of those on its kernel. Where all ranks have attached all, they find that in the memory, and are done.
+ *   every rank   sets  proof/<incarnation>/<rank>
  *   rank 0       gets  all proofs, sets hosts/<incarnation>   who shares a host: passing a descriptor worked, both ways
  *   every rank   gets  hosts/<incarnation>
  *   where hosts might use a transport that may be missing (bootstrap_paths.c):
@@ -183,6 +185,7 @@ static quoit_status_t open_job(attempt_t *attempt)
     engine_poll(engine); /* a rank of this job may have left an earlier one: its goodbye came before its record */
     for (int i = 0; i < engine->transports && status == QUOIT_OK; i++)
         status = engine->transport[i].ops->trust(engine->transport[i].transport, job->id, job->secret, sizeof job->secret);
+    engine_poll(engine); /* who has connected already need not be connected to */
     for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) status = bootstrap_take_peer(job, rank, &job->peer[rank]);
     engine_leave(engine);
     return status;
@@ -344,8 +347,9 @@ static quoit_status_t try_once(attempt_t *attempt)
     } else
         status = await_roster(attempt);
     if (status == QUOIT_OK) status = open_job(attempt);
-    if (status == QUOIT_OK) status = bootstrap_prove_hosts(attempt);
-    if (status == QUOIT_OK) status = attempt->rank == 0 ? bootstrap_settle_hosts(attempt) : bootstrap_await_hosts(attempt);
+    bool settled = false;
+    if (status == QUOIT_OK) status = bootstrap_prove_hosts(attempt, &settled);
+    if (status == QUOIT_OK && !settled) status = attempt->rank == 0 ? bootstrap_settle_hosts(attempt) : bootstrap_await_hosts(attempt);
     if (status != QUOIT_OK) return status;
     bootstrap_keep_host_mates(attempt);
     return bootstrap_try_paths(attempt);
@@ -372,7 +376,7 @@ quoit_status_t job_create(engine_t *engine, quoit_store_t *store, int rank, int 
     if (size == 1) {
         if (status == QUOIT_OK) status = alone(&attempt);
     } else {
-        if (status == QUOIT_OK) status = publish_record(&attempt);
+        if (status == QUOIT_OK && rank > 0) status = publish_record(&attempt); /* nobody reads rank 0's there: it is in the roster */
         while (status == QUOIT_OK && (status = try_once(&attempt)) == QUOIT_ERR_AGAIN) {
             log_info("bootstrap", "a rank has started anew; meeting once more");
             drop_job(&attempt);

@@ -6,7 +6,7 @@
 #include "base/store.h"
 #include "scheduler/job_internal.h"
 
-enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96 };
+enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_FOR_FAILURE_MS = 250, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96 };
 
 /** One rank's attempt to become a member of a job. */
 typedef struct attempt {
@@ -35,8 +35,11 @@ quoit_status_t bootstrap_tell_missing(attempt_t *attempt, const char *prefix, co
 
 /* bootstrap_hosts.c */
 
-/** Try to attach the memory of all that may be host mates, and publish which it could, and why others not. */
-quoit_status_t bootstrap_prove_hosts(attempt_t *attempt);
+/**
+ * Try to attach the memory of all that may be host mates. *settled: all ranks are on one host, and all know that. Otherwise this publishes
+ * which it could attach, and why others not.
+ */
+quoit_status_t bootstrap_prove_hosts(attempt_t *attempt, bool *settled);
 /** Rank 0: collect the proofs and publish the hosts. Others: wait for the hosts. ERR_AGAIN: a rank started anew. */
 quoit_status_t bootstrap_settle_hosts(attempt_t *attempt);
 quoit_status_t bootstrap_await_hosts(attempt_t *attempt);

@@ -4,16 +4,21 @@
  * why not for the first of the others. Rank 0 joins to hosts the ranks for which it worked both ways. So a rank that lacks something
  * (memfd_create, address space, descriptors, a namespace in common) counts as another host to all, and edges to it use the network.
  * What two ranks on one machine are kept from by accident is told in one warning of rank 0's, with the cause.
+ *
+ * Where all ranks are on one machine, and nothing keeps them from sharing memory, that is found in the memory itself, without the store.
  */
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/hash.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/bootstrap.h"
 #include "scheduler/roster.h"
+#include "scheduler/window.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,11 +99,19 @@ static bool is_coming(const job_t *job, int rank)
     return endpoint && endpoint->transport->ops->endpoint_status(endpoint) == QUOIT_IN_PROGRESS;
 }
 
+/* Has a rank started anew since its record was read, or failed? */
+static bool has_changed(attempt_t *attempt, int rank)
+{
+    job_record_t record;
+    quoit_status_t status = bootstrap_get_record(attempt, rank, 1, &record);
+    return attempt->rank_failed || (status == QUOIT_OK && record.nonce != attempt->job->record[rank].nonce);
+}
+
 /*
  * A rank that has failed answers nobody, and has left word in the store: rank 0 in the roster's place, another in its proof's. Then nothing is
  * to be waited for; who reads these next tells the rest. Called without the engine, which the store must not hold up.
  */
-static bool somebody_gave_up(attempt_t *attempt, const bool *coming)
+static bool somebody_gave_up(attempt_t *attempt, const bool *awaited)
 {
     char key[PROOF_KEY];
     void *value = NULL;
@@ -110,25 +123,35 @@ static bool somebody_gave_up(attempt_t *attempt, const bool *coming)
     }
     for (int rank = 0; rank < attempt->size && !gave_up; rank++) {
         bootstrap_proof_key(attempt, rank, key);
-        if (!coming[rank] || bootstrap_get(attempt, key, 1, &value, &length) != QUOIT_OK) continue;
+        if (!awaited[rank]) continue;
+        if (attempt->rank == 0 && has_changed(attempt, rank)) return true; /* its earlier attempt goes on no more */
+        if (bootstrap_get(attempt, key, 1, &value, &length) != QUOIT_OK) continue;
         gave_up = roster_is_refusal(value, length);
         free(value);
     }
     return gave_up;
 }
 
-/* From time to time; the owner of the engine calls. */
-static bool look_into_store(attempt_t *attempt, uint64_t *next, int *pause_ms)
+/* When the store is looked into next. Asking costs two round trips a rank, and ranks of a busy machine need a while. */
+typedef struct look {
+    uint64_t next;
+    int pause_ms;
+} look_t;
+
+static look_t first_look(void) { return (look_t){.next = clock_deadline(LOOK_FOR_FAILURE_MS), .pause_ms = LOOK_FOR_FAILURE_MS}; }
+
+/* From time to time, about those who are waited for; the owner of the engine calls. */
+static bool look_into_store(attempt_t *attempt, look_t *look, bool (*is_awaited)(const job_t *job, int rank))
 {
-    if (clock_now() < *next) return false;
-    bool gave_up = false, *coming = calloc((size_t)attempt->size, sizeof *coming);
-    for (int rank = 0; coming && rank < attempt->size; rank++) coming[rank] = is_coming(attempt->job, rank);
+    if (clock_now() < look->next) return false;
+    bool gave_up = false, *awaited = calloc((size_t)attempt->size, sizeof *awaited);
+    for (int rank = 0; awaited && rank < attempt->size; rank++) awaited[rank] = is_awaited(attempt->job, rank);
     engine_leave(attempt->engine);
-    if (coming) gave_up = somebody_gave_up(attempt, coming);
-    free(coming);
+    if (awaited) gave_up = somebody_gave_up(attempt, awaited);
+    free(awaited);
     engine_enter(attempt->engine);
-    *pause_ms = look_later(*pause_ms);
-    *next = clock_deadline(*pause_ms);
+    look->pause_ms = look_later(look->pause_ms);
+    look->next = clock_deadline(look->pause_ms);
     return gave_up;
 }
 
@@ -138,17 +161,16 @@ static quoit_status_t await_mates(attempt_t *attempt)
     job_t *job = attempt->job;
     engine_t *engine = attempt->engine;
     quoit_status_t status = reach_mates(attempt);
-    int pause_ms = LOOK_AGAIN_FIRST_MS;
-    uint64_t next_look = clock_deadline(pause_ms);
+    look_t look = first_look();
     bool pending = status == QUOIT_OK;
-    while (pending && !bootstrap_is_over(attempt) && !look_into_store(attempt, &next_look, &pause_ms)) {
+    while (pending && !bootstrap_is_over(attempt) && !look_into_store(attempt, &look, is_coming)) {
         bool moved = engine_poll(engine);
         status = reach_mates(attempt);
         pending = false;
         for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) pending |= is_coming(job, rank);
         if (pending && !moved) {
             struct pollfd ready = {.fd = engine->epoll, .events = POLLIN};
-            poll(&ready, 1, 5);
+            if (poll(&ready, 1, 5) > 0) job->engine->map->ops->disarm(job->engine->map->transport); /* it may be what is ready: it looks at once */
         }
     }
     return status;
@@ -219,12 +241,107 @@ static quoit_status_t check_descriptors(const attempt_t *attempt)
     return limits_descriptors(smaller(mates * MATE, mates * MATE_OF_MANY + MANY) + far, "connecting the ranks");
 }
 
-quoit_status_t bootstrap_prove_hosts(attempt_t *attempt)
+/* One warning for the job when some ranks have a transport that others wanted and have not: pairs of the two use something else. */
+static void tell_of_mixture(const job_t *job)
+{
+    for (int rank = 0; rank < job->size; rank++) {
+        const job_record_t *record = &job->record[rank];
+        for (int i = 0; i < record->lacks; i++) {
+            int have = 0, without = 0;
+            for (int other = 0; other < job->size; other++) {
+                for (int k = 0; k < job->record[other].addresses; k++) have += strcmp(job->record[other].address[k].transport, record->lack[i].transport) == 0;
+                for (int k = 0; k < job->record[other].lacks; k++) without += strcmp(job->record[other].lack[k].transport, record->lack[i].transport) == 0;
+            }
+            if (have == 0) continue;
+            log_warn("bootstrap", "%s has no transport %s: %s. %d of %d ranks lack it; with those the others use what both have (describe says what)",
+                     job->peer[rank]->name, record->lack[i].transport, record->lack[i].why, without, job->size);
+            return;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ one host, settled without the store */
+
+/*
+ * Where all records are of one machine, each rank marks in its shared memory whether it has attached everybody's. Who sees that all have, itself among
+ * them, knows the hosts. A mark is never taken back while somebody may look for it; so either all ranks come to that, or nobody does: a rank that
+ * has not attached all of them marks that, or cannot be seen by some, or it dies or gives up without a mark. Then all go by proofs in the store.
+ */
+enum { MARK_ALL = 0x616c6c, MARK_NOT_ALL = 0x736f6d65, YIELDS = 200 };
+
+static bool is_one_machine(const job_t *job)
+{
+    for (int rank = 0; rank < job->size; rank++)
+        if (rank != job->rank && !may_share_host(job, rank)) return false;
+    return true;
+}
+
+static bool has_attached_all(const job_t *job)
+{
+    for (int rank = 0; rank < job->size; rank++)
+        if (rank != job->rank && !job->peer[rank]->proven) return false;
+    return true;
+}
+
+static bool is_marked(const job_t *job, int rank, uint64_t mark)
+{
+    return rank == job->rank || window_is_marked(job->peer[rank], hash_combine(job->id, mark));
+}
+
+static bool is_unmarked(const job_t *job, int rank) { return !is_marked(job, rank, MARK_ALL); }
+
+/* Not before the mark was looked for: a rank may have made it and died. */
+static bool will_not_mark(const job_t *job, int rank)
+{
+    const peer_t *peer = job->peer[rank];
+    return is_marked(job, rank, MARK_NOT_ALL) || ((peer->left || peer->status != QUOIT_OK) && is_unmarked(job, rank));
+}
+
+/* True: all have attached all. The caller owns the engine. */
+static bool await_marks(attempt_t *attempt)
+{
+    job_t *job = attempt->job;
+    look_t look = first_look();
+    for (int rank = 0, tries = 0; rank < job->size;) {
+        if (!is_unmarked(job, rank)) {
+            rank++;
+            continue;
+        }
+        for (int other = rank; other < job->size; other++)
+            if (is_unmarked(job, other) && will_not_mark(job, other)) return false;
+        if (bootstrap_is_over(attempt) || look_into_store(attempt, &look, is_unmarked)) return false;
+        if (engine_poll(job->engine)) continue;
+        if (++tries < YIELDS) sched_yield();
+        else poll(NULL, 0, 1);
+    }
+    return true;
+}
+
+/* *settled: all are on one host, and all ranks know it. */
+static quoit_status_t settle_by_marks(attempt_t *attempt, bool *settled)
+{
+    job_t *job = attempt->job;
+    quoit_status_t status = QUOIT_OK;
+    *settled = false;
+    if (!job->engine->map || !is_one_machine(job)) return QUOIT_OK;
+    engine_enter(job->engine);
+    bool all = has_attached_all(job);
+    status = window_mark(job->engine, hash_combine(job->id, all ? MARK_ALL : MARK_NOT_ALL), &job->mark);
+    job->is_marked = status == QUOIT_OK;
+    if (status == QUOIT_OK && all) *settled = await_marks(attempt);
+    engine_leave(job->engine);
+    for (int rank = 0; rank < job->size && *settled; rank++) job->host[rank] = 0;
+    return status;
+}
+
+quoit_status_t bootstrap_prove_hosts(attempt_t *attempt, bool *settled)
 {
     lack_t lack = {.kind = LACK_NONE};
     quoit_status_t status = check_descriptors(attempt);
     if (status == QUOIT_OK) status = try_mates(attempt, &lack);
-    return status == QUOIT_OK ? publish_proof(attempt, &lack) : status;
+    if (status == QUOIT_OK) status = settle_by_marks(attempt, settled);
+    if (status == QUOIT_OK && *settled && attempt->rank == 0) tell_of_mixture(attempt->job);
+    return status == QUOIT_OK && !*settled ? publish_proof(attempt, &lack) : status;
 }
 
 /* ------------------------------------------------------------------ rank 0: hosts */
@@ -277,39 +394,12 @@ static void warn_of_lack(const job_t *job, const lack_t *lack)
              job->peer[rank]->name, other, job->peer[rank]->name, lack[rank].text[0] ? lack[rank].text : "the connection ended");
 }
 
-/* One warning for the job when some ranks have a transport that others wanted and have not: pairs of the two use something else. */
-static void tell_of_mixture(const job_t *job)
-{
-    for (int rank = 0; rank < job->size; rank++) {
-        const job_record_t *record = &job->record[rank];
-        for (int i = 0; i < record->lacks; i++) {
-            int have = 0, without = 0;
-            for (int other = 0; other < job->size; other++) {
-                for (int k = 0; k < job->record[other].addresses; k++) have += strcmp(job->record[other].address[k].transport, record->lack[i].transport) == 0;
-                for (int k = 0; k < job->record[other].lacks; k++) without += strcmp(job->record[other].lack[k].transport, record->lack[i].transport) == 0;
-            }
-            if (have == 0) continue;
-            log_warn("bootstrap", "%s has no transport %s: %s. %d of %d ranks lack it; with those the others use what both have (describe says what)",
-                     job->peer[rank]->name, record->lack[i].transport, record->lack[i].why, without, job->size);
-            return;
-        }
-    }
-}
-
 static void read_lack(const uint8_t *bytes, size_t length, lack_t *lack)
 {
     size_t text = length - 1 < LACK_TEXT ? length - 1 : LACK_TEXT;
     lack->kind = bytes[0] <= LACK_CHOSEN ? (lack_kind_t)bytes[0] : LACK_NONE;
     memcpy(lack->text, bytes + 1, text);
     lack->text[text] = '\0';
-}
-
-/* Has a rank started anew since its record was read, or failed? */
-static bool has_changed(attempt_t *attempt, int rank)
-{
-    job_record_t record;
-    quoit_status_t status = bootstrap_get_record(attempt, rank, 1, &record);
-    return attempt->rank_failed || (status == QUOIT_OK && record.nonce != attempt->job->record[rank].nonce);
 }
 
 /* A rank that fails after it has set its proof has put its refusal in the place of that. QUOIT_OK: it has not. */

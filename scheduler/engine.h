@@ -44,6 +44,16 @@ typedef struct peer {
     char text[ERROR_TEXT_CAPACITY]; /* why, when status is an error */
 } peer_t;
 
+typedef struct engine_block engine_block_t; /* window_pool.c */
+
+/** Pieces of shared memory of one kind. */
+typedef struct engine_pool {
+    list_t blocks;
+    size_t bytes; /* of a piece */
+    int pieces;   /* in a block, at most 32 */
+    bool zero;    /* pieces are cleared when they are taken */
+} engine_pool_t;
+
 typedef struct engine_transport {
     const quoit_transport_ops_t *ops;
     quoit_transport_t *transport;
@@ -98,6 +108,7 @@ struct engine {
     size_t memory_bytes;         /* of it, given out or kept */
     list_t memory_kept;          /* blocks given back */
     int memory_kept_count;
+    engine_pool_t section_pool, slot_pool; /* of windows: see window_pool.h */
     list_t leased;               /* windows that hold large slots, longest held first */
     size_t lease_bytes;
     int running;                 /* operations not done */

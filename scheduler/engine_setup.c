@@ -11,6 +11,8 @@
 #include "scheduler/journal.h"
 #include "scheduler/memory.h"
 #include "scheduler/trace.h"
+#include "scheduler/window.h"
+#include "scheduler/window_pool.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -156,6 +158,7 @@ quoit_status_t engine_create(engine_t **result)
     list_init(&engine->active);
     list_init(&engine->orphans);
     list_init(&engine->sections);
+    window_pools_init(engine);
     list_init(&engine->leased);
     list_init(&engine->memory_kept);
     pthread_condattr_t monotonic;
@@ -287,6 +290,8 @@ static void end(engine_t *engine)
 
 static void engine_free(engine_t *engine)
 {
+    window_pool_forget(&engine->section_pool);
+    window_pool_forget(&engine->slot_pool);
     close_transports(engine);
     close(engine->epoll);
     close(engine->doorbell);

@@ -27,7 +27,7 @@ static uint8_t *slot_of(quoit_comm_t *comm, int member, size_t chunk)
     window_t *window = comm->window;
     uint64_t ticket = ticket_of(execution, chunk);
     if (execution->tiny) return window->member[member].section->line.tiny[ticket % WINDOW_SMALL_DEPTH];
-    if (execution->plan->small) return window->member[member].section->small[ticket % WINDOW_SMALL_DEPTH];
+    if (execution->plan->small) return window->member[member].small + ticket % WINDOW_SMALL_DEPTH * PLAN_SMALL_SLOT;
     size_t at = (size_t)(ticket % execution->slots) * execution->slot_stride;
     uint8_t *large = window_large(window, member, at + execution->slot_stride);
     return large ? large + at : NULL;

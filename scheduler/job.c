@@ -4,6 +4,7 @@
 
 #include "base/settings.h"
 #include "scheduler/job_internal.h"
+#include "scheduler/window.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -193,6 +194,7 @@ void job_release(job_t *job)
     if (!job || --job->users > 0) return;
     for (int i = 0; i < job->engine->transports; i++)
         job->engine->transport[i].ops->distrust(job->engine->transport[i].transport, job->id);
+    if (job->is_marked) window_unmark(job->engine, job->mark);
     for (int i = 0; job->peer && i < job->size; i++) engine_peer_release(job->peer[i]);
     memset(job->secret, 0, sizeof job->secret);
     table_destroy(job->groups);

@@ -63,6 +63,8 @@ typedef struct job {
     peer_t **peer;       /* [size] */
     job_ban_t *ban;      /* owned, [bans] */
     int bans;
+    bool is_marked;      /* bootstrap_hosts.c has left a mark in the own directory, at */
+    int mark;
     table_t *groups;     /* how often a group of a name was created: see comm.c */
 } job_t;
 

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "scheduler/memory.h"
+#include "scheduler/window_pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
  * the owner sees that it has come, and keeps the section. When there is no free entry, one with that mark is used again.
  */
 enum { LINE = 64 }; /* bytes; what is shared begins with one */
-enum { LEASES_KEPT = 32 << 20 }; /* bytes of large slots that resting communicators may hold on to */
+enum { LEASES_SEEN = 40 << 20, LEASES_LEAST = 2 << 20 }; /* bytes of large slots that resting communicators may hold on to: see leases_kept */
 enum { ABSENT_KEPT = 4 << 20 };  /* bytes that destroyed communicators may hold for members that have not come yet */
 enum { DIRECTORY_ENTRIES = 640, DIRECTORY_MAGIC = 0x51444952, DIRECTORY_EMPTY = 0, DIRECTORY_TOMBSTONE = 1 };
 
@@ -62,26 +63,31 @@ static directory_entry_t *find_room(directory_t *directory, uint64_t comm)
     return spare;
 }
 
-static quoit_status_t publish(window_t *window)
+/* Show an entry; its handle is read by who looks for a section only. */
+static quoit_status_t show(engine_t *engine, uint64_t id, const uint8_t handle[QUOIT_HANDLE_CAPACITY], int *place)
 {
     directory_t *directory;
-    quoit_status_t status = own_directory(window->engine, &directory);
+    quoit_status_t status = own_directory(engine, &directory);
     if (status != QUOIT_OK) return status;
-    directory_entry_t *entry = find_room(directory, window->comm);
+    directory_entry_t *entry = find_room(directory, id);
     if (!entry)
         return error_set(QUOIT_ERR_NO_MEMORY, "window: this process already has %d communicators that share memory; destroy some first",
                          DIRECTORY_ENTRIES);
-    uint8_t handle[QUOIT_HANDLE_CAPACITY];
-    status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, handle);
-    if (status != QUOIT_OK) return status;
     atomic_store_explicit(&entry->comm, DIRECTORY_TOMBSTONE, memory_order_relaxed);
     __sync_synchronize(); /* whoever reads the new handle sees that the entry is not the old one's any more */
-    memcpy(entry->handle, handle, sizeof handle);
+    memcpy(entry->handle, handle, QUOIT_HANDLE_CAPACITY);
     atomic_store_explicit(&entry->left, 0, memory_order_relaxed);
-    atomic_store_explicit(&entry->comm, window->comm, memory_order_release);
+    atomic_store_explicit(&entry->comm, id, memory_order_release);
     __sync_synchronize(); /* before others are looked for: see above */
-    window->entry = (int)(entry - directory->entry);
+    *place = (int)(entry - directory->entry);
     return QUOIT_OK;
+}
+
+static quoit_status_t publish(window_t *window)
+{
+    uint8_t handle[QUOIT_HANDLE_CAPACITY];
+    quoit_status_t status = map_ops(window)->export_memory(map_transport(window), window->section, sizeof *window->section, handle);
+    return status == QUOIT_OK ? show(window->engine, window->comm, handle, &window->entry) : status;
 }
 
 /* The entry of a communicator in a peer's directory; NULL when it is not there. */
@@ -117,16 +123,26 @@ static quoit_status_t attach(const window_member_t *member, const uint8_t *handl
     return QUOIT_OK;
 }
 
-static quoit_status_t peer_directory(const window_member_t *member, directory_t **directory)
+static quoit_status_t peer_directory(const peer_t *peer, directory_t **directory)
 {
-    quoit_endpoint_t *map = member->peer->map;
+    quoit_endpoint_t *map = peer->map;
     void *root = NULL;
     size_t length = 0;
     quoit_status_t status = map->transport->ops->attach(map, NULL, &root, &length);
     if (status != QUOIT_OK) return status;
-    if (length < sizeof **directory) return error_set(QUOIT_ERR_PROTOCOL, "%s shares a root of %zu bytes", member->peer->name, length);
+    if (length < sizeof **directory) return error_set(QUOIT_ERR_PROTOCOL, "%s shares a root of %zu bytes", peer->name, length);
     *directory = root;
     return QUOIT_OK;
+}
+
+enum { SECTIONS_TOGETHER = 16, SLOTS_TOGETHER = 2 };
+
+void window_pools_init(engine_t *engine)
+{
+    engine->section_pool = (engine_pool_t){.bytes = sizeof(window_section_t), .pieces = SECTIONS_TOGETHER, .zero = true};
+    engine->slot_pool = (engine_pool_t){.bytes = WINDOW_SMALL, .pieces = SLOTS_TOGETHER};
+    list_init(&engine->section_pool.blocks);
+    list_init(&engine->slot_pool.blocks);
 }
 
 quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **result)
@@ -140,20 +156,22 @@ quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int m
     list_init(&window->link);
     list_init(&window->lease_link);
     for (int i = 0; i < members; i++) window->member[i].peer = peer[i];
-    void *memory = NULL;
-    quoit_status_t status = map_ops(window)->share_alloc(map_transport(window), sizeof(window_section_t), &memory);
-    if (status != QUOIT_OK) goto free_window;
-    window->section = memory;
-    window->member[me].section = memory;
-    status = publish(window);
+    void *memory = NULL, *slots = NULL;
+    quoit_status_t status = window_pool_take(engine, &engine->section_pool, &memory);
+    if (status == QUOIT_OK) status = window_pool_take(engine, &engine->slot_pool, &slots);
+    if (status != QUOIT_OK) goto free_section;
+    window->section = window->member[me].section = memory;
+    window->member[me].small = slots;
+    status = map_ops(window)->export_memory(map_transport(window), slots, WINDOW_SMALL, window->section->small_handle);
+    if (status == QUOIT_OK) status = publish(window);
     if (status != QUOIT_OK) goto free_section;
     for (int i = 0; i < members; i++) window->member[i].peer->users++; /* the window may outlive the communicator's job */
     *result = window;
     return QUOIT_OK;
 
 free_section:
-    map_ops(window)->share_free(map_transport(window), memory);
-free_window:
+    window_pool_give(engine, &engine->slot_pool, slots);
+    window_pool_give(engine, &engine->section_pool, memory);
     free(window);
     return status;
 }
@@ -163,7 +181,7 @@ quoit_status_t window_find(window_t *window, int index)
     window_member_t *member = &window->member[index];
     if (member->section) return QUOIT_OK;
     directory_t *directory;
-    quoit_status_t status = peer_directory(member, &directory);
+    quoit_status_t status = peer_directory(member->peer, &directory);
     if (status != QUOIT_OK) return status;
     directory_entry_t *entry = look_up(directory, window->comm);
     if (!entry) return QUOIT_ERR_AGAIN;
@@ -172,13 +190,39 @@ quoit_status_t window_find(window_t *window, int index)
     member->left = atomic_load_explicit(&entry->left, memory_order_relaxed) == 1;
     atomic_thread_fence(memory_order_acquire);
     if (member->left || atomic_load_explicit(&entry->comm, memory_order_relaxed) != window->comm) return QUOIT_ERR_AGAIN;
-    void *section = NULL;
+    void *section = NULL, *small = NULL;
     size_t length = 0;
     status = attach(member, handle, "a section", sizeof *member->section, LINE, &section, &length);
     if (status != QUOIT_OK) return status;
+    memcpy(handle, ((const window_section_t *)section)->small_handle, sizeof handle);
+    status = attach(member, handle, "small slots", WINDOW_SMALL, LINE, &small, &length);
+    if (status != QUOIT_OK) return status;
     member->section = section;
+    member->small = small;
     return QUOIT_OK;
 }
+
+/* ------------------------------------------------------------------ marks */
+
+quoit_status_t window_mark(engine_t *engine, uint64_t id, int *mark)
+{
+    const uint8_t none[QUOIT_HANDLE_CAPACITY] = {0};
+    return show(engine, id, none, mark);
+}
+
+void window_unmark(engine_t *engine, int mark)
+{
+    directory_t *directory;
+    if (own_directory(engine, &directory) == QUOIT_OK) atomic_store_explicit(&directory->entry[mark].left, 1, memory_order_release);
+}
+
+bool window_is_marked(const peer_t *peer, uint64_t id)
+{
+    directory_t *directory;
+    return peer_directory(peer, &directory) == QUOIT_OK && look_up(directory, id);
+}
+
+/* ------------------------------------------------------------------ operations */
 
 void window_begin(window_t *window, const operation_description_t *description, uint32_t hash)
 {
@@ -206,10 +250,18 @@ static void drop_lease(window_t *window)
     window->large_stride = 0;
 }
 
+/* Each process of the host has all others' mapped, as far as it has read them. So the limit is one for what a process sees of all. */
+static size_t leases_kept(const engine_t *engine)
+{
+    size_t share = (size_t)LEASES_SEEN / (size_t)(engine->host_ranks > 1 ? engine->host_ranks : 1);
+    return share > LEASES_LEAST ? share : LEASES_LEAST;
+}
+
 /* Leases of communicators that rest are kept for their next operation, up to a limit: then the longest held go first. */
 static void make_room(engine_t *engine, size_t bytes)
 {
-    for (list_t *node = engine->leased.next, *next; node != &engine->leased && engine->lease_bytes + bytes > LEASES_KEPT; node = next) {
+    const size_t kept = leases_kept(engine);
+    for (list_t *node = engine->leased.next, *next; node != &engine->leased && engine->lease_bytes + bytes > kept; node = next) {
         next = node->next;
         window_try_return(container_of(node, window_t, lease_link));
     }
@@ -319,7 +371,7 @@ bool window_shares_cpu(window_t *window, unsigned cpu)
 {
     for (int i = 0; i < window->members; i++) {
         directory_t *directory;
-        if (i == window->me || peer_directory(&window->member[i], &directory) != QUOIT_OK) continue;
+        if (i == window->me || peer_directory(window->member[i].peer, &directory) != QUOIT_OK) continue;
         if (atomic_load_explicit(&directory->cpu, memory_order_relaxed) == cpu) return true;
     }
     return false;
@@ -375,7 +427,7 @@ static presence_t presence_of(window_t *window, int index)
     window_member_t *member = &window->member[index];
     if (member->peer->status != QUOIT_OK || member->peer->left) return GONE;
     directory_t *directory;
-    if (peer_directory(member, &directory) != QUOIT_OK) return GONE;
+    if (peer_directory(member->peer, &directory) != QUOIT_OK) return GONE;
     if (!look_up(directory, window->comm)) return member->section || window->failed ? GONE : ABSENT;
     if (window_find(window, index) != QUOIT_OK) return member->left ? GONE : PRESENT;
     bool left = atomic_load_explicit(&member->section->left, memory_order_acquire) == 1;
@@ -419,7 +471,8 @@ static void window_free(window_t *window, bool keep_entry, bool keep_memory)
         memory_withdraw(window->engine, window->lease);
     } else {
         drop_lease(window);
-        map_ops(window)->share_free(map_transport(window), window->section);
+        window_pool_give(window->engine, &window->engine->slot_pool, window->member[window->me].small);
+        window_pool_give(window->engine, &window->engine->section_pool, window->section);
     }
     for (int i = 0; i < window->members; i++) engine_peer_release(window->member[i].peer);
     free(window);
@@ -435,7 +488,7 @@ void window_collect(engine_t *engine, bool force)
     for (list_t *node = engine->sections.previous, *previous; node != &engine->sections; node = previous) {
         previous = node->previous;
         window_t *window = container_of(node, window_t, link);
-        size_t bytes = sizeof *window->section + window->lease_bytes;
+        size_t bytes = sizeof *window->section + WINDOW_SMALL + window->lease_bytes;
         presence_t all = presence_of_all(window);
         bool useless = window->ticket == 0 || (kept > 0 && kept + bytes > ABSENT_KEPT);
         if (all == GONE)

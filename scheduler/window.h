@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Window: what the ranks of one host share in one communicator. Each member owns a *section* in its own process's shared memory:
- * a line of counters that the others poll, two small slots, and what describes its current operation. Large slots are leased
- * while they are needed. Members find each other's section in the directory at the root of each process's memory.
+ * a line of counters that the others poll, and what describes its current operation; two small slots; and large slots that are leased
+ * while they are needed. Members find each other's section in the directory at the root of each process's memory, and in it where the slots are.
  *
  * One writer a word. A counter only rises. Nothing here is a lock: a member that is killed or stopped leaves nothing held.
  *
@@ -26,7 +26,7 @@
 #include "scheduler/operation.h"
 #include "scheduler/plan.h"
 
-enum { WINDOW_SMALL_DEPTH = 2, WINDOW_HISTORY = 16, WINDOW_TINY = 8 /* bytes */ };
+enum { WINDOW_SMALL_DEPTH = 2, WINDOW_SMALL = WINDOW_SMALL_DEPTH * PLAN_SMALL_SLOT, WINDOW_HISTORY = 16, WINDOW_TINY = 8 /* bytes */ };
 
 typedef struct window_line {
     _Alignas(64) _Atomic uint64_t stage[PLAN_STAGES];
@@ -49,17 +49,18 @@ typedef struct window_section {
     _Alignas(64) _Atomic uint64_t recent[WINDOW_HISTORY]; /* as `current` */
     _Alignas(64) operation_description_t description[WINDOW_HISTORY];
     _Alignas(64) uint8_t lease_handle[QUOIT_HANDLE_CAPACITY];
+    uint8_t small_handle[QUOIT_HANDLE_CAPACITY]; /* of the small slots: WINDOW_SMALL bytes */
     /* The owner's input of the operation whose first ticket is input_ticket; before that it may still be another's. */
     _Alignas(64) _Atomic uint64_t input_ticket;
     _Atomic uint64_t withdrawn; /* 1: that operation has failed here, and what the input holds is of no more use */
     uint8_t input_handle[QUOIT_HANDLE_CAPACITY];
-    _Alignas(64) uint8_t small[WINDOW_SMALL_DEPTH][PLAN_SMALL_SLOT];
 } window_section_t;
 
 /** One member as seen from here. */
 typedef struct window_member {
     peer_t *peer;
     window_section_t *section; /* NULL until found in its directory */
+    uint8_t *small;            /* its small slots */
     uint64_t consumed;         /* newest value seen */
     bool left;                 /* not found: it has destroyed the communicator before this process came */
     uint64_t lease;            /* number of the lease that `large` belongs to */
@@ -91,6 +92,8 @@ typedef struct window {
     window_member_t member[];
 } window_t;
 
+/** Of a new engine. */
+void window_pools_init(engine_t *engine);
 /** Make and publish the own section. peer[i]: member i's process; all but `me` must be mapped. */
 quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int me, peer_t *const *peer, window_t **window);
 /**
@@ -101,6 +104,14 @@ quoit_status_t window_create(engine_t *engine, uint64_t comm, int members, int m
 void window_close(window_t *window, bool failed);
 /** Free closed windows that nobody reads any more; all of them when `force`. */
 void window_collect(engine_t *engine, bool force);
+
+/**
+ * A mark: a number, no communicator's, that host mates find in this process's directory. Only for the engine's owner. Unmarked, it can still
+ * be found until its entry is needed for something else.
+ */
+quoit_status_t window_mark(engine_t *engine, uint64_t id, int *mark);
+void window_unmark(engine_t *engine, int mark);
+bool window_is_marked(const peer_t *peer, uint64_t id);
 
 /** Section of a member: QUOIT_OK, ERR_AGAIN while it has not come, or an error. */
 quoit_status_t window_find(window_t *window, int member);
