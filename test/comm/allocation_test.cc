@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data path takes no memory: this program's own malloc counts, and after some calls of a kind further ones must not come to it. Also
-// what a large allreduce needs beside the caller's buffers.
+// what a large allreduce needs beside the caller's buffers, what hundreds of groups add, and how often ranks that share processors change places.
 #include "processes.h"
 #include "ranks.h"
 
@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <functional>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace {
@@ -253,18 +254,6 @@ long status_of(const char *field)
     return value;
 }
 
-// KiB, of memory that several processes share a part each: what this process adds to the machine's.
-long proportional()
-{
-    char line[256];
-    long value = -1;
-    FILE *file = fopen("/proc/self/smaps_rollup", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (strncmp(line, "Pss:", 4) == 0) value = atol(line + 4);
-    if (file) fclose(file);
-    return value;
-}
-
 int entries_of(const char *path)
 {
     int count = 0;
@@ -309,19 +298,20 @@ TEST(Resident, LargeAllreduceTakesLittleBesideItsBuffers)
     }
 }
 
-// 200 groups of all ranks, each used: what is resident, and the time that making them takes; threads and descriptors with and without them. Large
-// slots are kept until another group wants them, and each rank has read all others': those pages are counted once.
+// 200 groups of all ranks, each used: what is resident, and the time that making them takes; threads and descriptors with and without them. Each rank has
+// read what all others share, and the kernel counts it in each of them: so it is looked at as `ps` shows it.
 int role_groups(ProcessRank &self)
 {
     enum { GROUPS = 200 };
-    long before = proportional();
+    long before = status_of("VmRSS");
     if (self.create(60000) != QUOIT_OK || quoit_barrier(self.comm, nullptr, nullptr) != QUOIT_OK) {
         self.say("groups failed: %s", quoit_last_error());
         return 1;
     }
     std::vector<int> all;
     for (int rank = 0; rank < self.size; rank++) all.push_back(rank);
-    std::vector<float> data(20000, 1.0f);
+    std::vector<float> data(300000, 1.0f);
+    before += static_cast<long>(data.size() * sizeof data[0] >> 10);
     quoit_status_t status = quoit_allreduce(self.comm, data.data(), data.data(), data.size(), QUOIT_F32, QUOIT_SUM, nullptr, nullptr);
     int descriptors = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
     std::vector<quoit_comm_t *> groups;
@@ -332,14 +322,16 @@ int role_groups(ProcessRank &self)
         groups.push_back(group);
     }
     double made = seconds() - begin;
-    auto use_all = [&](size_t count) {
-        for (quoit_comm_t *group : groups)
-            if (status == QUOIT_OK) status = quoit_allreduce(group, data.data(), data.data(), count, QUOIT_F32, QUOIT_MAX, nullptr, nullptr);
+    auto use = [&](size_t how_many, size_t count) {
+        for (size_t i = 0; i < how_many; i++)
+            if (status == QUOIT_OK) status = quoit_allreduce(groups[i], data.data(), data.data(), count, QUOIT_F32, QUOIT_MAX, nullptr, nullptr);
     };
-    use_all(1);
-    use_all(data.size());
+    use(groups.size(), 1);
+    use(groups.size(), 100);
+    use(groups.size(), 20000);
+    use(6, data.size());
     if (status == QUOIT_OK) status = quoit_barrier(self.comm, nullptr, nullptr); // all have touched what they will
-    long own = proportional() - before;
+    long own = status_of("VmRSS") - before;
     int more = entries_of("/proc/self/fd") - descriptors, more_threads = entries_of("/proc/self/task") - threads;
     if (status != QUOIT_OK) self.say("groups failed: %s", quoit_last_error());
     for (quoit_comm_t *group : groups) quoit_comm_destroy(group);
@@ -360,7 +352,7 @@ TEST_P(Groups, TwoHundredAreCheap)
         int more = 0, more_threads = 0, left = 0, left_threads = 0;
         double made = 0;
         ASSERT_EQ(sscanf(found.c_str(), "%ld %d %d %d %d %lf", &own, &more, &more_threads, &left, &left_threads, &made), 6) << found << ranks.output(rank);
-        if (rank == 0) printf("%d ranks: a process's share %ld KiB; 200 groups made in %.1f ms\n", GetParam(), own, made * 1e3);
+        if (rank == 0) printf("%d ranks: %ld KiB resident; 200 groups made in %.1f ms\n", GetParam(), own, made * 1e3);
         EXPECT_LT(own, 64 << 10) << "KiB, rank " << rank;
         EXPECT_EQ(more, 0) << "descriptors of 200 groups, rank " << rank;
         EXPECT_EQ(more_threads, 0) << "threads of 200 groups, rank " << rank;
@@ -373,7 +365,51 @@ TEST_P(Groups, TwoHundredAreCheap)
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Groups, testing::Values(4, 16));
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"peak", role_peak}, {"groups", role_groups}};
+// ------------------------------------------------------------------ more ranks than processors
+
+// How often this rank leaves the processor, for each allreduce.
+int role_switches(ProcessRank &self)
+{
+    enum { CALLS = 400 };
+    size_t count = strtoull(self.argument(0), nullptr, 10);
+    std::vector<float> data(count, 1.0f);
+    quoit_status_t status = self.create(60000);
+    auto run = [&](int calls) {
+        for (int i = 0; i < calls && status == QUOIT_OK; i++)
+            status = quoit_allreduce(self.comm, data.data(), data.data(), count, QUOIT_F32, QUOIT_MAX, nullptr, nullptr);
+    };
+    run(20);
+    rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    run(CALLS);
+    getrusage(RUSAGE_SELF, &after);
+    if (status != QUOIT_OK) self.say("switches failed: %s", quoit_last_error());
+    double given = static_cast<double>(after.ru_nvcsw - before.ru_nvcsw + after.ru_nivcsw - before.ru_nivcsw);
+    self.say("switches %.3f", given / static_cast<double>(CALLS));
+    return 0;
+}
+
+// Who waits lets the others run, and is back when its turn comes: about one turn a rank for each time that all wait for each other, which is once for
+// small ones and twice for larger ones. One that yields to the wrong one, or sleeps, has several. Others on this machine add some.
+TEST(Scheduling, OneTurnARank)
+{
+    const Hosts host_of(8, 0);
+    for (auto [count, turns] : {std::pair<size_t, int>{1, 1}, {16384, 2}}) {
+        Processes ranks("switches", host_of, {std::to_string(count)});
+        double sum = 0;
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            std::string found = ranks.wait_line(rank, "switches", 120 * slow());
+            char *end = nullptr;
+            sum += strtod(found.c_str(), &end);
+            ASSERT_NE(end, found.c_str()) << found << ranks.output(rank);
+        }
+        printf("%zu elements, 8 ranks: %.2f turns each\n", count, sum / ranks.size());
+        EXPECT_LT(sum / ranks.size(), 2.5 * turns) << count << " elements";
+        for (int rank = 0; rank < ranks.size(); rank++) EXPECT_EQ(ranks.wait_exit(rank, 60 * slow()), 0) << ranks.output(rank);
+    }
+}
+
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"peak", role_peak}, {"groups", role_groups}, {"switches", role_switches}};
 
 } // namespace
 
