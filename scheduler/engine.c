@@ -92,9 +92,9 @@ static void wake_progress(engine_t *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-void engine_leave(engine_t *engine)
+static void leave(engine_t *engine, bool idle)
 {
-    bool unfinished = engine->running > 0 || !transports_idle(engine);
+    bool unfinished = engine->running > 0 || !idle;
     engine->owner_is_progress = false;
     atomic_store(&engine->owned, 0);
     if (atomic_load(&engine->waiting) || atomic_load(&engine->claims))
@@ -102,6 +102,8 @@ void engine_leave(engine_t *engine)
     else if (unfinished || atomic_load(&engine->submitted))
         wake_progress(engine);
 }
+
+void engine_leave(engine_t *engine) { leave(engine, transports_idle(engine)); }
 
 void engine_submit(engine_t *engine, operation_t *operation, bool unattended)
 {
@@ -340,7 +342,12 @@ static void drive(engine_t *engine, operation_t *operation, uint64_t deadline)
         relax(engine, &idle, &idle_since, deadline);
         if (deadline != CLOCK_NEVER && clock_now() >= deadline) break;
     }
-    engine_leave(engine);
+    bool quiet = transports_idle(engine);
+    if (!quiet) { /* the operation's last message leaves from here, rather than from a thread that must be woken for it */
+        poll_transports(engine);
+        quiet = transports_idle(engine);
+    }
+    leave(engine, quiet);
 }
 
 /* The system gave no thread that would go on: what peers still need of ended operations leaves before the call returns. Bounded. */
