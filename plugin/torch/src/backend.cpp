@@ -139,7 +139,7 @@ quoit_comm_config_t ProcessGroupQuoit::config() const
 /** Create the communicator through the store; blocks until all ranks have come. */
 void ProcessGroupQuoit::meet()
 {
-    StoreAdapter adapter(store_);
+    StoreAdapter adapter(store_, size_);
     const quoit_comm_config_t parameters = config();
     quoit_comm_t *raw = nullptr;
     const quoit_status_t status = quoit_comm_create(adapter.get(), rank_, size_, &parameters, &raw);

@@ -34,8 +34,8 @@ void sleep_with_signals(milliseconds span, Clock::time_point end)
 
 } // namespace
 
-StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store)
-    : store_(c10::make_intrusive<c10d::PrefixStore>("quoit", std::move(store)))
+StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int size)
+    : store_(c10::make_intrusive<c10d::PrefixStore>("quoit", std::move(store))), first_pause_(1 + std::min(size / 8, 20))
 {
     quoit_store_callbacks_t callbacks = {};
     callbacks.struct_size = sizeof callbacks;
@@ -98,7 +98,8 @@ quoit_status_t StoreAdapter::on_get(void *context, const char *key, int timeout_
 
 /*
  * c10d::Store::wait() cannot be interrupted and TCPStore logs a warning for each wait that ends without the key, hence check().
- * The pause grows with the time already waited: 8,000 ranks that wait for a slow one ask the server some 8,000 times a second.
+ * The pause grows with the time already waited: 8,000 ranks that wait for a slow one ask the server some 8,000 times a second. It begins the
+ * longer the more ranks there are: each question takes processor time of a host that the others start on.
  */
 bool StoreAdapter::wait(const std::string &key, int timeout_ms)
 {
@@ -108,7 +109,7 @@ bool StoreAdapter::wait(const std::string &key, int timeout_ms)
         if (Clock::now() >= end)
             return false;
         const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - start);
-        sleep_with_signals(std::clamp(waited / 10, milliseconds(1), milliseconds(1000)), end);
+        sleep_with_signals(std::clamp(waited / 10, first_pause_, milliseconds(1000)), end);
     }
     return true;
 }

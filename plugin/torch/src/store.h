@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -18,7 +19,8 @@ namespace quoit_torch {
  */
 class StoreAdapter {
 public:
-    explicit StoreAdapter(c10::intrusive_ptr<c10d::Store> store);
+    /** `size`: how many ranks ask the store at the same time. */
+    StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int size);
     ~StoreAdapter();
     StoreAdapter(const StoreAdapter &) = delete;
     StoreAdapter &operator=(const StoreAdapter &) = delete;
@@ -39,6 +41,7 @@ private:
     quoit_status_t failed(const std::exception &error);
 
     c10::intrusive_ptr<c10d::Store> store_;
+    const std::chrono::milliseconds first_pause_;
     quoit_store_t *handle_ = nullptr;
     std::string error_;
     std::exception_ptr interrupt_;
