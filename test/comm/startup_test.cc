@@ -6,8 +6,8 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <memory>
 #include <sys/stat.h>
+#include <unistd.h>
 
 using namespace comm_test;
 
@@ -138,6 +138,30 @@ TEST(Startup, LittleMemoryUntilItIsNeeded)
         });
     EXPECT_EQ(found.size(), host_of.size());
     for (long kib : found) EXPECT_LT(kib, 512) << "KiB behind an arena of " << host_of.size() << " ranks";
+}
+
+int entries_of(const char *path)
+{
+    int count = 0;
+    std::error_code error;
+    for (const auto &entry : std::filesystem::directory_iterator(path, error)) count += !entry.path().empty();
+    return count;
+}
+
+// With its communicators everything of an engine goes. (What the C library keeps of the first engine is there after that.)
+TEST(Startup, NothingIsLeft)
+{
+    int descriptors = 0, threads = 0;
+    for (int turn = 0; turn < 3; turn++) {
+        expect_calls({0, 0, 1}, [](int rank, int size) { return rank == 0 ? Counted{3, 2 * size - 1} : Counted{2, 2}; });
+        if (turn == 0) {
+            descriptors = entries_of("/proc/self/fd");
+            threads = entries_of("/proc/self/task");
+        }
+    }
+    EXPECT_EQ(entries_of("/proc/self/fd"), descriptors);
+    for (double end = seconds() + 5 * slow(); entries_of("/proc/self/task") > threads && seconds() < end;) usleep(1000); /* the kernel's are gone a little after a join */
+    EXPECT_EQ(entries_of("/proc/self/task"), threads);
 }
 
 } // namespace
