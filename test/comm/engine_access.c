@@ -97,6 +97,8 @@ bool test_comm_lie(quoit_comm_t *comm, test_lie_t lie)
     case LIE_SECTION_SHORT: shm_handle_write(engine->self, size - 64, 64, handle); return true;
     case LIE_SECTION_OUTSIDE: shm_handle_write(engine->self, size - 64, whole, handle); return true;
     case LIE_SECTION_UNALIGNED: shm_handle_write(engine->self, (uint64_t)(uintptr_t)section - base + 8, whole, handle); return true;
+    case LIE_SMALL_SHORT: shm_handle_write(engine->self, size - 64, 64, section->small_handle); return true;
+    case LIE_SMALL_NONE: memset(section->small_handle, 0xee, sizeof section->small_handle); return true;
     case LIE_SLOTS_SHORT:
     case LIE_SLOTS_NONE:
         if (lie == LIE_SLOTS_SHORT) shm_handle_write(engine->self, size - 64, 64, section->lease_handle);

@@ -42,6 +42,8 @@ typedef enum test_lie {
     LIE_SECTION_SHORT,     /* it ends with the arena, after one line */
     LIE_SECTION_OUTSIDE,   /* beyond the arena */
     LIE_SECTION_UNALIGNED,
+    LIE_SMALL_SHORT,       /* small slots that end with the arena, after one line */
+    LIE_SMALL_NONE,        /* bytes that are no handle */
     LIE_SLOTS_SHORT,       /* large slots that end with the arena, after one line */
     LIE_SLOTS_NONE,        /* bytes that are no handle */
     LIE_INPUT_SHORT,       /* the input of the next operation, of one line, where the arena ends */

@@ -16,7 +16,7 @@ struct Lie {
     const char *expected; // in the text
 };
 
-const char *const names[] = {"SectionShort", "SectionOutside", "SectionUnaligned", "SlotsShort", "SlotsNone", "InputShort", "InputNone"};
+const char *const names[] = {"SectionShort", "SectionOutside", "SectionUnaligned", "SmallShort", "SmallNone", "SlotsShort", "SlotsNone", "InputShort", "InputNone"};
 
 std::string name_of_lie(const testing::TestParamInfo<Lie> &info) { return names[info.param.what]; }
 
@@ -28,7 +28,7 @@ class Lies : public testing::TestWithParam<Lie> {};
 TEST_P(Lies, AreToldToAll)
 {
     const Lie &lie = GetParam();
-    bool of_section = lie.what <= LIE_SECTION_UNALIGNED;
+    bool of_section = lie.what <= LIE_SMALL_NONE;
     run_ranks({.host_of = {0, 0, 0}}, [&](Rank &self) {
         int members[] = {0, 1, 2};
         quoit_comm_t *group = nullptr;
@@ -57,7 +57,9 @@ TEST_P(Lies, AreToldToAll)
 
 INSTANTIATE_TEST_SUITE_P(All, Lies,
                          testing::Values(Lie{LIE_SECTION_SHORT, 100, "published a section of 64 bytes"}, Lie{LIE_SECTION_OUTSIDE, 100, "outside of an arena"},
-                                         Lie{LIE_SECTION_UNALIGNED, 100, "at a multiple of 64"}, Lie{LIE_SLOTS_SHORT, 1 << 18, "published large slots of 64 bytes"},
+                                         Lie{LIE_SECTION_UNALIGNED, 100, "at a multiple of 64"},
+                                         Lie{LIE_SMALL_SHORT, 100, "published small slots of 64 bytes"}, Lie{LIE_SMALL_NONE, 100, "published small slots"},
+                                         Lie{LIE_SLOTS_SHORT, 1 << 18, "published large slots of 64 bytes"},
                                          Lie{LIE_SLOTS_NONE, 1 << 18, "published large slots"}, Lie{LIE_INPUT_SHORT, 1 << 18, "an input of 64 bytes"},
                                          Lie{LIE_INPUT_NONE, 1 << 18, "published an input"}),
                          name_of_lie);
