@@ -128,6 +128,27 @@ TEST(ShmLimits, NoFallocate)
     EXPECT_EQ(child.wait(), 0);
 }
 
+// Memory for the rest of a mailbox is taken when more comes through it.
+TEST(ShmLimits, NoMemoryForAMailbox)
+{
+    Child child([] {
+        Pair pair;
+        pair.join();
+        if (pair.a.ops.endpoint_status(pair.ab) != QUOIT_OK) return 1;
+        if (deny_system_call(SYS_fallocate, ENOSPC)) return 70;
+        std::string part(200, 'x');
+        for (int i = 0; i < 100; i++)
+            if (pair.a.ops.notify(pair.ab, part.data(), part.size())) return 2;
+        if (!both_until(pair.a, pair.b, [&] { return pair.b.find(QUOIT_EVENT_CLOSED); })) return 3;
+        const Event *end = pair.b.find(QUOIT_EVENT_CLOSED);
+        if (end->status != QUOIT_ERR_NO_MEMORY || end->text.find("mailbox for rank 0 (here, a)") == std::string::npos) return 4;
+        return 0;
+    });
+    int result = child.wait();
+    if (result == 70) GTEST_SKIP() << "no seccomp here";
+    EXPECT_EQ(result, 0);
+}
+
 TEST(ShmLimits, OtherNetworkNamespaceIsAnotherHost)
 {
     Engine parent;
