@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many processors: the parsers, and cgroup trees laid out in a temporary directory.
+#include "test/support/temporary.h"
+
 #include <gtest/gtest.h>
 
 #include <sched.h>
@@ -41,9 +43,8 @@ class Tree : public ::testing::Test {
   protected:
     void SetUp() override
     {
-        char pattern[] = "/tmp/quoit-cpu-XXXXXX";
-        ASSERT_NE(mkdtemp(pattern), nullptr);
-        root = pattern;
+        root = temporary_pattern("cpu");
+        ASSERT_NE(mkdtemp(root.data()), nullptr);
     }
     void TearDown() override { std::filesystem::remove_all(root); }
     void write(const std::string &path, const std::string &text)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Log lines, read back from QUOIT_LOG_FILE.
+#include "test/support/temporary.h"
+
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>
@@ -24,9 +26,8 @@ class Log : public ::testing::Test {
   protected:
     void SetUp() override
     {
-        char pattern[] = "/tmp/quoit-log-XXXXXX";
-        ASSERT_NE(mkdtemp(pattern), nullptr);
-        directory = pattern;
+        directory = temporary_pattern("log");
+        ASSERT_NE(mkdtemp(directory.data()), nullptr);
     }
     void TearDown() override
     {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Settings: the parsers, the table's own rows, the environment, the public calls.
+#include "test/support/temporary.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -266,8 +268,8 @@ TEST_F(Settings, PrintIsAligned)
 
 TEST_F(Settings, UnknownVariablesAreWarnedAboutOnce)
 {
-    char path[] = "/tmp/quoit-settings-XXXXXX";
-    int fd = mkstemp(path);
+    std::string path = temporary_pattern("settings");
+    int fd = mkstemp(path.data());
     ASSERT_GE(fd, 0);
     close(fd);
     give("QUOIT_LOG_FILE", path);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The file store: threads and processes as ranks, stale and torn files.
+#include "test/support/temporary.h"
+
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -23,9 +25,8 @@ class FileStore : public ::testing::Test {
   protected:
     void SetUp() override
     {
-        char pattern[] = "/tmp/quoit-store-XXXXXX";
-        ASSERT_NE(mkdtemp(pattern), nullptr);
-        directory = pattern;
+        directory = temporary_pattern("store");
+        ASSERT_NE(mkdtemp(directory.data()), nullptr);
         path = directory + "/store";
         url = "file://" + path;
     }

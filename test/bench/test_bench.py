@@ -146,10 +146,10 @@ def test_by_hand(tmp_path):
     assert [process.returncode for process in processes] == [0, 0], texts
 
 
-def test_torchrun():
+def test_torchrun(tmp_path):
     pytest.importorskip("torch")
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node", "2", str(BENCH), "--sizes", "4", *QUICK]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120 * SLOW, env=environment(), stdin=subprocess.DEVNULL)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120 * SLOW, env=environment(TMPDIR=str(tmp_path)), stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ranks from torchrun" in done.stdout
 

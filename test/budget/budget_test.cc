@@ -3,6 +3,8 @@
 // so neither the machine's load nor its clock matters. What libc, UCX, libibverbs (here the tests' own) and the kernel execute is not
 // counted. The least of some rounds is taken. A number above its budget fails: then either the path has grown by mistake, or the table
 // below is changed in the same commit, which says why. A number far below is a reason to lower the budget.
+#include "test/support/temporary.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,17 +78,17 @@ unsigned long own_instructions(std::istream &file, std::string *trigger)
 }
 
 struct Folder {
-    char path[64] = "/tmp/quoit-budget-XXXXXX";
-    Folder() { EXPECT_NE(mkdtemp(path), nullptr); }
+    std::string path = temporary_pattern("budget");
+    Folder() { EXPECT_NE(mkdtemp(path.data()), nullptr); }
     ~Folder()
     {
-        for (const std::string &name : names()) unlink((std::string(path) + "/" + name).c_str());
-        rmdir(path);
+        for (const std::string &name : names()) unlink((path + "/" + name).c_str());
+        rmdir(path.c_str());
     }
     std::vector<std::string> names() const
     {
         std::vector<std::string> all;
-        DIR *directory = opendir(path);
+        DIR *directory = opendir(path.c_str());
         for (dirent *entry; directory && (entry = readdir(directory));)
             if (entry->d_name[0] != '.') all.push_back(entry->d_name);
         if (directory) closedir(directory);
@@ -105,14 +107,14 @@ std::map<std::string, unsigned long> measure(const std::string &transport, std::
     setenv("QUOIT_VERBS_LIBRARY", FAKE_VERBS, 1);
     if (transport == "verbs") fake = FAKE_VERBS;
 #endif
-    std::string command = "exec valgrind --tool=callgrind --collect-atstart=no --dump-line=no --callgrind-out-file=" + std::string(folder.path) + "/out " +
+    std::string command = "exec valgrind --tool=callgrind --collect-atstart=no --dump-line=no --callgrind-out-file=" + folder.path + "/out " +
                           BUDGET_PATH + " " + transport + " " + fake + " 2>&1";
     FILE *output = popen(command.c_str(), "r");
     char line[512];
     while (output && fgets(line, sizeof line, output)) *log += line;
     if (!output || pclose(output) != 0) return least;
     for (const std::string &name : folder.names()) {
-        std::ifstream file(std::string(folder.path) + "/" + name);
+        std::ifstream file(folder.path + "/" + name);
         std::string trigger;
         unsigned long count = own_instructions(file, &trigger);
         if (trigger.empty()) continue;

@@ -12,7 +12,6 @@
 #include <fcntl.h>
 
 #include <atomic>
-#include <barrier>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -186,7 +185,7 @@ chaos_counts_t run(const chaos_script_t &script, int size, const std::string &wh
     {
         Watchdog watchdog(what, 60);
         std::vector<std::thread> threads;
-        std::barrier<> meeting(size);
+        Meeting meeting(static_cast<unsigned>(size));
         for (int rank = 0; rank < size; rank++)
             threads.emplace_back([&, rank] {
                 Rank self;
@@ -197,14 +196,15 @@ chaos_counts_t run(const chaos_script_t &script, int size, const std::string &wh
                 if (mine.status != QUOIT_OK) {
                     mine.step = "engine";
                     mine.text = quoit_last_error();
-                    meeting.arrive_and_drop();
+                    meeting.wait();
+                    meeting.wait();
                     return;
                 }
                 test_engine_set_host(self.engine, static_cast<unsigned long>(world.host_of[static_cast<size_t>(rank)]) + 1);
                 Job(self, mine, timeout_ms).run(memory);
-                meeting.arrive_and_wait();
+                meeting.wait();
                 mine.wrong += check_left(self.engine);
-                meeting.arrive_and_wait();
+                meeting.wait();
                 engine_release(self.engine);
             });
         for (auto &thread : threads) thread.join();

@@ -403,7 +403,8 @@ TEST(Outside, AJournalOfAnyBytesIsNoDanger)
     ASSERT_EQ(ftruncate(copy, 64 << 20), 0);
     std::mt19937_64 random(seed());
     int shown = 0;
-    for (int round = 0; round < (long_run() ? 5000 : 300); round++) {
+    const int rounds = long_run() ? 5000 : has_thread_sanitizer() ? 60 : 300; /* one thread reads: that it stays inside, AddressSanitizer sees */
+    for (int round = 0; round < rounds; round++) {
         std::vector<uint8_t> bytes = real;
         for (int i = 0; i < 1 + round % 20; i++) bytes[random() % 3 == 0 ? random() % 300 : random() % bytes.size()] = static_cast<uint8_t>(random());
         if (round % 3 == 0) bytes[136 + random() % 8] ^= static_cast<uint8_t>(1u << random() % 8); /* the first block's place */
@@ -411,7 +412,7 @@ TEST(Outside, AJournalOfAnyBytesIsNoDanger)
         std::string text = history_of(getpid()), json = history_of(getpid(), QUOIT_FORMAT_JSON);
         shown += has(text, "communicator ");
     }
-    EXPECT_GT(shown, 20) << "seed " << seed() << ": hardly any was taken for a journal, so little was tested";
+    EXPECT_GT(shown, rounds / 15) << "seed " << seed() << ": hardly any was taken for a journal, so little was tested";
     close(copy);
 }
 

@@ -8,7 +8,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 extern "C" {
@@ -26,16 +25,24 @@ bool reduces(Collective collective);
 bool is_rooted(Collective collective);
 bool has_parts(Collective collective);
 
-// Memory of a vector: from quoit_memory_alloc, or without a communicator from anywhere.
-void *get_memory(quoit_comm_t *comm, size_t bytes);
-void put_memory(quoit_comm_t *comm, void *memory);
-template <class Element> struct Allocator {
-    using value_type = Element;
-    using propagate_on_container_move_assignment = std::true_type;
-    quoit_comm_t *comm = nullptr;
-    Element *allocate(size_t count) { return static_cast<Element *>(get_memory(comm, count * sizeof(Element))); }
-    void deallocate(Element *memory, size_t) { put_memory(comm, memory); }
-    bool operator==(const Allocator &other) const { return comm == other.comm; }
+// Bytes from quoit_memory_alloc, or without a communicator from anywhere. Not a vector: one with an allocator of its own visits each byte.
+class Memory {
+  public:
+    Memory() = default;
+    Memory(size_t size, unsigned char byte, quoit_comm_t *comm);
+    Memory(Memory &&other) = default;
+    Memory &operator=(Memory &&other) = default;
+    Memory copy() const;
+    unsigned char *data() { return bytes_.get(); }
+
+  private:
+    struct Put {
+        bool shared; // from quoit_memory_alloc
+        void operator()(unsigned char *bytes) const;
+    };
+    std::unique_ptr<unsigned char[], Put> bytes_;
+    size_t size_ = 0;
+    quoit_comm_t *comm_ = nullptr;
 };
 
 struct Case {
@@ -66,7 +73,7 @@ class Operation {
 
   private:
     struct Block {
-        std::vector<unsigned char, Allocator<unsigned char>> memory;
+        Memory memory;
         size_t bytes = 0;
         unsigned char *data();
         const unsigned char *data() const { return const_cast<Block *>(this)->data(); }

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -16,11 +16,7 @@
 
 namespace comm_test {
 
-bool long_run()
-{
-    const char *value = getenv("QUOIT_TEST_LONG");
-    return value && *value && strcmp(value, "0") != 0;
-}
+bool long_run() { return built_long_run(); }
 
 uint64_t seed()
 {
@@ -53,7 +49,7 @@ double slow()
 
 std::vector<std::vector<int>> worlds(std::vector<std::vector<int>> all)
 {
-    if (has_sanitizer() && !long_run()) std::erase_if(all, [](const auto &host_of) { return host_of.size() > 4; });
+    if (has_sanitizer() && !long_run()) all.erase(std::remove_if(all.begin(), all.end(), [](const auto &host_of) { return host_of.size() > 4; }), all.end());
     return all;
 }
 
@@ -159,7 +155,7 @@ void run_engines(const World &world, const std::function<void(Rank &, MemoryStor
                       world.limit_s);
     std::vector<std::thread> threads;
     int size = static_cast<int>(world.host_of.size());
-    std::barrier<> meeting(size);
+    Meeting meeting(static_cast<unsigned>(size));
     for (int rank = 0; rank < size; rank++) {
         threads.emplace_back([&, rank] {
             Rank self;
@@ -167,7 +163,7 @@ void run_engines(const World &world, const std::function<void(Rank &, MemoryStor
             self.size = size;
             self.world = &world;
             self.random.seed(seed());
-            self.meet = [&meeting] { meeting.arrive_and_wait(); };
+            self.meet = [&meeting] { meeting.wait(); };
             ASSERT_EQ(engine_create(&self.engine), QUOIT_OK) << quoit_last_error();
             test_engine_set_host(self.engine, static_cast<unsigned long>(world.host_of[static_cast<size_t>(rank)]) + 1);
             body(self, store);

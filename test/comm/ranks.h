@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include <pthread.h>
+
 extern "C" {
 #include "engine_access.h"
 #include "quoit/quoit.h"
@@ -46,6 +48,19 @@ class MemoryStore {
 };
 
 // ------------------------------------------------------------------ ranks as threads
+
+// Threads wait here for each other.
+class Meeting {
+  public:
+    explicit Meeting(unsigned threads) { pthread_barrier_init(&barrier_, nullptr, threads); }
+    ~Meeting() { pthread_barrier_destroy(&barrier_); }
+    Meeting(const Meeting &) = delete;
+    Meeting &operator=(const Meeting &) = delete;
+    void wait() { pthread_barrier_wait(&barrier_); }
+
+  private:
+    pthread_barrier_t barrier_;
+};
 
 struct World {
     std::vector<int> host_of; // host number of each rank

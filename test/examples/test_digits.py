@@ -47,7 +47,8 @@ def environment(backend):
 def torchrun(folder, backend, *extra, ranks=2):
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", EXAMPLE, "--backend", backend,
              "--json", str(folder / f"{backend}.json"), "--describe", str(folder / "describe.json"), *extra]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, env=environment(backend), stdin=subprocess.DEVNULL)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL,
+                          env=dict(environment(backend), TMPDIR=str(folder)))  # where torchrun leaves its logs
     assert done.returncode == 0, f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     assert SAME_BITS in done.stdout, done.stdout
     return read(folder / f"{backend}.json"), done.stdout

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // See world.h. Inputs are functions of (seed, rank, block, index); outputs are compared with the same functions summed naively.
 #include "world.h"
+#include "test/support/built.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -117,11 +117,7 @@ void for_each_grouping(int ranks, const std::function<void(const std::vector<int
     place(0, 0);
 }
 
-bool long_run()
-{
-    const char *text = std::getenv("QUOIT_TEST_LONG");
-    return text && *text == '1';
-}
+bool long_run() { return built_long_run(); }
 
 tuning_t small_tuning()
 {

@@ -31,7 +31,11 @@ inline std::string pattern(size_t length, uint64_t seed)
 }
 
 /** Whether all of `length` bytes are `byte`. */
-inline bool all_are(const char *at, size_t length, char byte) { return length == 0 || (*at == byte && memcmp(at, at + 1, length - 1) == 0); }
+inline bool all_are(const void *from, size_t length, unsigned char byte)
+{
+    const unsigned char *at = static_cast<const unsigned char *>(from);
+    return length == 0 || (*at == byte && memcmp(at, at + 1, length - 1) == 0);
+}
 
 } // namespace test_bytes
 

@@ -5,6 +5,7 @@
  * (the sanitizers say so).
  */
 #include "../tcp/tcp_harness.h"
+#include "test/support/built.h"
 #include "tls_files.h"
 
 #include <set>
@@ -126,7 +127,7 @@ TEST(TlsCalls, EachFailsOnceAndSomebodyHearsOfIt)
 #undef NAME
     };
     for (auto &mode : modes) ASSERT_EQ("", play(mode));
-    int most = getenv("QUOIT_TEST_LONG") ? 40 : 3;
+    int most = built_long_run() ? 40 : 3;
     for (const char *name : names) {
         if (cannot_fail(name) || without_result.count(name)) continue;
         bool ever = false;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tls_files.h"
+#include "test/support/temporary.h"
 
 #include <openssl/pem.h>
 #include <openssl/rand.h>
@@ -80,9 +81,8 @@ struct Log {
 
 Folder::Folder()
 {
-    char name[] = "/tmp/quoit-tls-XXXXXX";
-    require(mkdtemp(name), "make a folder");
-    path = name;
+    path = temporary_pattern("tls");
+    require(mkdtemp(path.data()), "make a folder");
 }
 
 Folder::~Folder()

@@ -2,8 +2,9 @@
 """Ways to make groups: init methods, names of the backend, sub-groups, splits, again and again, debug mode."""
 
 import datetime
-import sys
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -234,7 +235,8 @@ def test_torchrun(tmp_path: Path):
         "print('passed')\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", f"--master-port={free_port()}", str(script)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    own = {**os.environ, "TMPDIR": str(tmp_path)}  # where torchrun leaves its logs
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, env=own)
     assert done.returncode == 0 and done.stdout.count("passed") == 2, done.stdout[-3000:]
     assert done.stdout.count("first") >= 1, done.stdout[-3000:]
 

@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "channel_harness.h"
+#include "test/support/built.h"
 
 using namespace channel_test;
 
@@ -112,7 +113,7 @@ uint64_t first_seed()
     return text ? strtoull(text, nullptr, 10) : 1;
 }
 
-int rounds() { return getenv("QUOIT_TEST_LONG") ? 4000 : 150; }
+int rounds() { return built_long_run() ? 4000 : 150; }
 
 } // namespace
 

@@ -2,6 +2,7 @@
 /* The suite's machinery: peers, their other side, threads and forked processes. */
 #include "conformance.h"
 #include "test/support/built.h"
+#include "test/support/temporary.h"
 
 #include <algorithm>
 #include <cstring>
@@ -32,6 +33,7 @@ void require_ok(quoit_status_t status, const std::string &text)
     if (status != QUOIT_OK) fail(text + ": " + quoit_status_text(status) + ": " + error_text());
 }
 
+size_t large(size_t megabytes) { return (megabytes << 20) / (built_sanitized() ? 4 : 1); }
 size_t eager_limit() { return (size_t)setting_int(SETTING_EAGER_LIMIT); }
 size_t segment_size() { return (size_t)setting_int(SETTING_SEGMENT_SIZE); }
 
@@ -372,24 +374,26 @@ void run_case(const Subject &subject, const Case &body, int killed)
 namespace {
 
 /* The suite over tcp with TLS: a key of this run's own. */
-char key_file[] = "/tmp/quoit-conformance-XXXXXX";
+std::string key_file;
 
 void tls_prepare()
 {
     uint8_t bytes[32];
-    int fd = mkstemp(key_file); /* 0600 */
+    key_file = temporary_pattern("conformance");
+    int fd = mkstemp(key_file.data()); /* 0600 */
     if (fd < 0 || random_bytes(bytes, sizeof bytes) != QUOIT_OK) abort();
     for (uint8_t byte : bytes) dprintf(fd, "%02x", byte);
     ::close(fd);
-    atexit([] { unlink(key_file); });
+    atexit([] { unlink(key_file.c_str()); });
     setenv("QUOIT_TLS", "psk", 1);
-    setenv("QUOIT_TLS_KEY_FILE", key_file, 1);
+    setenv("QUOIT_TLS_KEY_FILE", key_file.c_str(), 1);
 }
 
 /* Before any test: the plug-in is found through its setting, TCP stays on loopback. */
 const bool prepared = [] {
     setenv("QUOIT_TRANSPORT_PLUGIN", built_path("plugin_pipe.so").c_str(), 1);
     setenv("QUOIT_INTERFACE", "lo", 0);
+    setenv("QUOIT_ARENA_SIZE", "64M", 0); /* small enough to be used up many times over */
     if (getenv("QUOIT_TEST_TLS")) tls_prepare();
 #ifdef FAKE_VERBS
     setenv("QUOIT_VERBS_LIBRARY", built_path(FAKE_VERBS).c_str(), 0); /* the user may name the real one */

@@ -47,6 +47,8 @@ inline void require(bool condition, const std::string &text)
 void require_ok(quoit_status_t status, const std::string &text);
 
 using test_bytes::pattern;
+/* A size that is to be more than can be on the way: a quarter of it with a sanitizer, whose own memory grows with it and whose peers are slower. */
+size_t large(size_t megabytes);
 size_t eager_limit();
 size_t segment_size();
 

@@ -64,7 +64,7 @@ TEST_P(Conformance, CancelDropsWhatWasNotAskedFor)
 static void cancel_in_flow(Peer &peer, uint64_t phase, bool receiver_first)
 {
     peer.stand();
-    const size_t size = 16u << 20;
+    const size_t size = large(16);
     MessagePtr send, recv;
     if (peer.index == 1 || peer.alone()) recv = peer.recv({3, 1}, size);
     if (peer.index == 0 || peer.alone()) send = peer.send({3, 1}, pattern(size, 1));
@@ -102,13 +102,13 @@ static void cancel_in_flow(Peer &peer, uint64_t phase, bool receiver_first)
 
 TEST_P(Conformance, ReceiverCancelsInFullFlow)
 {
-    for (uint64_t phase : {1u, 300000u, 3000000u})
+    for (size_t phase : {(size_t)1, (size_t)300000, large(3)})
         run_case(GetParam(), [phase](Peer &peer) { cancel_in_flow(peer, phase, true); });
 }
 
 TEST_P(Conformance, SenderCancelsInFullFlow)
 {
-    for (uint64_t phase : {1u, 300000u, 3000000u})
+    for (size_t phase : {(size_t)1, (size_t)300000, large(3)})
         run_case(GetParam(), [phase](Peer &peer) { cancel_in_flow(peer, phase, false); });
 }
 

@@ -291,7 +291,7 @@ TEST_P(Processes, AKilledPeerIsNoticedWithinTwoSeconds)
 {
     run_case(GetParam(), [](Peer &peer) {
         peer.stand();
-        const size_t size = 64u << 20;
+        const size_t size = large(64);
         auto recv = peer.recv({1, 1}, 100), flow = peer.recv({1, 3}, size);
         auto send = peer.send({1, 2}, pattern(1 << 20, 1));
         MessagePtr flowing = peer.send({1, 3}, pattern(size, 2));

@@ -118,7 +118,7 @@ TEST_P(Conformance, BothDirectionsAtOnce)
 {
     run_case(GetParam(), [](Peer &peer) {
         peer.stand();
-        const size_t size = 8u << 20;
+        const size_t size = large(8);
         std::vector<MessagePtr> sends, recvs;
         for (size_t i = 0; i < 3; i++) {
             recvs.push_back(peer.recv({1, 1}, size));
@@ -126,7 +126,7 @@ TEST_P(Conformance, BothDirectionsAtOnce)
         }
         peer.wait_all("sends", sends);
         peer.wait_all("recvs", recvs);
-        for (size_t i = 0; i < 3; i++) check(*recvs[i], pattern(size, i * 2 + (size_t)peer.other()), "8 MiB");
+        for (size_t i = 0; i < 3; i++) check(*recvs[i], pattern(size, i * 2 + (size_t)peer.other()), "a large one");
         uint64_t sent, received;
         peer.ops->count(peer.endpoint, &sent, &received);
         require(sent >= 3 * size && sent < 3 * size + (size >> 2), "count says " + std::to_string(sent) + " bytes sent");

@@ -3,6 +3,7 @@
  * The verbs transport where the conformance suite does not reach: failures of the device and of each call of libibverbs, late
  * completions, memory that cannot be registered. Over the fake libibverbs.
  */
+#include "test/support/bytes.h"
 #include "verbs_harness.h"
 
 #include <poll.h>
@@ -202,11 +203,10 @@ TEST_F(Verbs, EveryCallMayFailOnce)
     const std::map<std::string, std::vector<unsigned>> often = {{"modify_qp", {1, 2, 3, 4, 7, 8, 12}}, {"post_recv", {1, 33, 70, 129, 140}},
                                                                 {"post_send", {1, 2, 5, 9}}, {"poll_cq", {1, 20}}, {"reg_mr", {1, 2, 3, 4}}};
     int failed = 0;
-    const char *long_run = getenv("QUOIT_TEST_LONG");
     for (const char *call : calls) {
         auto times = often.count(call) ? often.at(call) : std::vector<unsigned>{1, 2};
-        if (long_run && *long_run == '1') times.clear();
-        for (unsigned n = 1; times.size() < 150 && long_run && *long_run == '1'; n++) times.push_back(n);
+        if (built_long_run()) times.clear();
+        for (unsigned n = 1; times.size() < 150 && built_long_run(); n++) times.push_back(n);
         for (unsigned n : times) {
             for (int error : {EIO, ENOMEM}) {
                 fake().calm();
@@ -454,8 +454,7 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
     ASSERT_EQ(pair.failure, "");
     fake().delay(300);
     const size_t size = 3u << 20;
-    const char *long_run = getenv("QUOIT_TEST_LONG");
-    const uint64_t rounds = long_run && *long_run ? 100 : 8;
+    const uint64_t rounds = built_long_run() ? 100 : 8;
     for (uint64_t round = 0; round < rounds; round++) {
         Message doomed[2][2], kept[2][2]; /* [from][send, recv] */
         for (int from = 0; from < 2; from++) {
@@ -492,7 +491,7 @@ TEST_F(Verbs, CancelsInTheMiddleOfLateWrites)
             ASSERT_EQ(kept[from][1].transfer.status, QUOIT_OK) << pair.side[0].closed << pair.side[1].closed;
             ASSERT_TRUE(kept[from][1].bytes == kept[from][0].bytes) << "other bytes; round " << round << ", seed " << seed;
             Message &touched = from == first ? doomed[from][0] : doomed[from][1];
-            ASSERT_EQ(touched.bytes.find_first_not_of('\x77'), std::string::npos) << "written to after cancel; round " << round << ", seed " << seed;
+            ASSERT_TRUE(test_bytes::all_are(touched.bytes.data(), size, '\x77')) << "written to after cancel; round " << round << ", seed " << seed;
             Message &recv = doomed[from][1];
             if (recv.done() && recv.transfer.status == QUOIT_OK && 1 - from != first) {
                 ASSERT_TRUE(recv.bytes == pattern(size, (unsigned)(round * 4 + (uint64_t)from * 2))) << "a cancelled send ended a recv with other bytes";
