@@ -378,7 +378,7 @@ long progress_sleeps()
         std::string line;
         if (!std::getline(name, line) || line != "quoit") continue;
         while (std::getline(status, line))
-            if (line.starts_with("voluntary_ctxt_switches:")) sleeps += atol(line.c_str() + line.find(':') + 1);
+            if (line.rfind("voluntary_ctxt_switches:", 0) == 0) sleeps += atol(line.c_str() + line.find(':') + 1);
     }
     return sleeps;
 }
