@@ -32,6 +32,13 @@ const char *verbs_gid_text(const union ibv_gid *gid, char text[VERBS_GID_TEXT])
     return text;
 }
 
+const char *verbs_port_text(const verbs_candidate_t *port, char text[VERBS_PORT_TEXT])
+{
+    int used = snprintf(text, VERBS_PORT_TEXT, "%s port %d", port->device, port->port);
+    if (port->numa_node >= 0) snprintf(text + used, VERBS_PORT_TEXT - (size_t)used, " at NUMA node %d", port->numa_node);
+    return text;
+}
+
 /* ---------------------------------------------------------------- choosing */
 
 static bool is_one_of(const verbs_candidate_t *candidate, const char *list)

@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-enum { VERBS_NAME_CAPACITY = 64, VERBS_GID_TEXT = 48, VERBS_MOST_RAILS = 4 };
+enum { VERBS_NAME_CAPACITY = 64, VERBS_GID_TEXT = 48, VERBS_PORT_TEXT = VERBS_NAME_CAPACITY + 40, VERBS_MOST_RAILS = 4 };
 
 typedef enum verbs_gid_type { VERBS_GID_IB, VERBS_GID_ROCE_V1, VERBS_GID_ROCE_V2 } verbs_gid_type_t;
 
@@ -50,6 +50,8 @@ quoit_status_t verbs_device_scan(const verbs_library_t *library, verbs_candidate
 /** Open the device of this name; NULL with a text. */
 struct ibv_context *verbs_device_open(const verbs_library_t *library, const char *name);
 
+/** "mlx5_0 port 1 at NUMA node 1". Returns `text`. */
+const char *verbs_port_text(const verbs_candidate_t *port, char text[VERBS_PORT_TEXT]);
 const char *verbs_gid_type_name(verbs_gid_type_t type);
 /** "10.0.0.7" for an IPv4 address, else as IPv6. Returns `text`. */
 const char *verbs_gid_text(const union ibv_gid *gid, char text[VERBS_GID_TEXT]);

@@ -218,10 +218,10 @@ static quoit_status_t open_devices(verbs_transport_t *transport, const quoit_tra
 
 static void log_rails(const verbs_transport_t *transport)
 {
-    char gid[VERBS_GID_TEXT];
+    char gid[VERBS_GID_TEXT], name[VERBS_PORT_TEXT];
     for (int i = 0; i < transport->rails; i++) {
         const verbs_candidate_t *port = &transport->rail[i].chosen;
-        log_info("verbs", "%s port %d, GID index %d: %s %s, %u Mb/s%s", port->device, port->port, port->gid_index, verbs_gid_type_name(port->type),
+        log_info("verbs", "%s, GID index %d: %s %s, %u Mb/s%s", verbs_port_text(port, name), port->gid_index, verbs_gid_type_name(port->type),
                  verbs_gid_text(&port->gid, gid), port->mbps, transport->rails > 1 ? ", a rail" : "");
     }
 }

@@ -124,10 +124,10 @@ void verbs_rails_describe(verbs_endpoint_t *endpoint)
     for (int i = 0; i < endpoint->links; i++) {
         verbs_link_t *link = &endpoint->link_of[i];
         const verbs_candidate_t *port = &link->rail->chosen;
-        char own[VERBS_GID_TEXT], theirs[VERBS_GID_TEXT];
+        char own[VERBS_GID_TEXT], theirs[VERBS_GID_TEXT], name[VERBS_PORT_TEXT];
         union ibv_gid gid;
         memcpy(gid.raw, link->peer.gid, sizeof gid.raw);
-        snprintf(link->route, sizeof link->route, "%s port %d, %s %s -> %s", port->device, port->port, verbs_gid_type_name(port->type),
+        snprintf(link->route, sizeof link->route, "%s, %s %s -> %s", verbs_port_text(port, name), verbs_gid_type_name(port->type),
                  verbs_gid_text(&port->gid, own), verbs_gid_text(&gid, theirs));
     }
     const verbs_link_t *only = &endpoint->link_of[0];
