@@ -3,8 +3,8 @@
  * Bootstrap: which transports work. That two hosts both have a device does not say that packets pass between the two. So where a pair
  * would use a transport that may be missing ("verbs?"), and has another to go on with, it is tried before the first operation: a message of one
  * byte each way. Each rank tries its neighbours: all, in a small job; else those at distances of powers of two, among ranks and among hosts'
- * leaders, which are the edges of collectives. It publishes with whom it did not work and why; rank 0 publishes all of it; each pair in it
- * is banned from that transport on all ranks, so both sides use what comes next. A pair that first meets later has no second choice.
+ * leaders, which are the edges of collectives. It publishes with whom it did not work and why; rank 0 publishes all of it; that transport is
+ * banned between the two hosts of each pair in it, on all ranks, so both sides use what comes next. Hosts that first meet later have no second choice.
  *
  *   paths/<incarnation>/<rank>, bans/<incarnation>:   count 4, then for each  lower rank 4, higher rank 4, length 1, why
  */
@@ -197,7 +197,7 @@ static quoit_status_t publish_paths(attempt_t *attempt, const path_t *paths, int
     return status;
 }
 
-/* Add what is listed to the job's bans, each pair once. `by`: only pairs of this rank are believed; -1: all. */
+/* Add what is listed to the job's bans, one for each two hosts. `by`: only pairs of this rank are believed; -1: all. */
 static quoit_status_t take_bans(job_t *job, const uint8_t *bytes, size_t length, int by)
 {
     uint32_t count = length >= 4 ? bytes_get32(bytes) : UINT32_MAX;
@@ -214,9 +214,7 @@ static quoit_status_t take_bans(job_t *job, const uint8_t *bytes, size_t length,
         text_copy_printable(ban.why, at + BAN_HEADER, at[8]);
         at += BAN_HEADER + at[8];
         const job_address_t *address = job_transport(job, ban.one, ban.other, false);
-        bool known = false;
-        for (int k = 0; k < job->bans; k++) known = known || (job->ban[k].one == ban.one && job->ban[k].other == ban.other);
-        if (known || !address || !address->optional) continue;
+        if (job_ban(job, ban.one, ban.other, NULL) || !address || !address->optional) continue;
         memcpy(ban.transport, address->transport, sizeof ban.transport);
         job->ban[job->bans++] = ban;
     }
@@ -255,7 +253,7 @@ static quoit_status_t settle_paths(attempt_t *attempt, const char *key)
     if (status != QUOIT_OK || job->bans == 0) return status;
     const job_ban_t *ban = &job->ban[0];
     const job_address_t *instead = job_transport(job, ban->one, ban->other, false);
-    log_warn("bootstrap", "%s and rank %d both have transport %s, but it does not work between them: %s. They use %s; so do %d pairs in all (describe says which)",
+    log_warn("bootstrap", "%s and rank %d both have transport %s, but it does not work between them: %s. They use %s; so do %d pairs of hosts in all (describe says which)",
              job->peer[ban->one]->name, ban->other, ban->transport, ban->why, instead ? instead->transport : "nothing", job->bans);
     return QUOIT_OK;
 }

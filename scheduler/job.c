@@ -41,11 +41,13 @@ static bool is_of_one_host(const char *name)
     return ops && ops->flags & QUOIT_TRANSPORT_SAME_HOST;
 }
 
-static const job_ban_t *ban_of(const job_t *job, int a, int b, const char *transport)
+const job_ban_t *job_ban(const job_t *job, int a, int b, const char *transport)
 {
     for (int i = 0; i < job->bans; i++) {
         const job_ban_t *ban = &job->ban[i];
-        if (ban->one == (a < b ? a : b) && ban->other == (a < b ? b : a) && (!transport || strcmp(ban->transport, transport) == 0)) return ban;
+        int one = job->host[ban->one], other = job->host[ban->other];
+        bool between = (one == job->host[a] && other == job->host[b]) || (one == job->host[b] && other == job->host[a]);
+        if (between && (!transport || strcmp(ban->transport, transport) == 0)) return ban;
     }
     return NULL;
 }
@@ -56,7 +58,7 @@ const job_address_t *job_transport_after(const job_t *job, int a, int b, bool ma
     for (int i = address ? (int)(address - lower->address) + 1 : 0; i < lower->addresses; i++) {
         const char *name = lower->address[i].transport;
         if (strcmp(name, transport_self.name) == 0 || (!mates && is_of_one_host(name))) continue;
-        if (address_of(higher, name) && !ban_of(job, a, b, name)) return &lower->address[i];
+        if (address_of(higher, name) && !job_ban(job, a, b, name)) return &lower->address[i];
     }
     return NULL;
 }
@@ -86,7 +88,7 @@ const char *job_explain_transport(const job_t *job, int rank, char *text, size_t
     bool mates = job->peer[rank]->map;
     const job_address_t *address = rank == job->rank ? NULL : job_transport(job, job->rank, rank, mates);
     const char *name = rank == job->rank ? transport_self.name : address ? address->transport : NULL;
-    const job_ban_t *ban = ban_of(job, job->rank, rank, NULL);
+    const job_ban_t *ban = job_ban(job, job->rank, rank, NULL);
     const job_lack_t *theirs = name && rank != job->rank ? lack_beside(own, other, name) : NULL;
     const job_lack_t *ours = name && rank != job->rank && !theirs ? lack_beside(other, own, name) : NULL;
     const job_lack_t *lack = theirs ? theirs : ours;

@@ -44,7 +44,7 @@ typedef struct job_record {
     job_lack_t lack[JOB_LACK_CAPACITY];
 } job_record_t;
 
-/** A pair that cannot use a transport although both have it: tried at bootstrap (bootstrap_paths.c), and the same on all ranks. */
+/** A pair that cannot use a transport although both have it, and so cannot any of their two hosts: tried at bootstrap (bootstrap_paths.c), and the same on all ranks. */
 typedef struct job_ban {
     int one, other; /* one < other */
     char transport[16];
@@ -80,6 +80,8 @@ quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint);
 /** The same, with a limit of its own for the connection to stand. */
 quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint);
 
+/** The ban between the hosts of two ranks; `transport` NULL: of any. NULL: there is none. */
+const job_ban_t *job_ban(const job_t *job, int a, int b, const char *transport);
 /**
  * The transport over which two ranks exchange messages; NULL when they have none in common. A function of what all ranks know alike, and the
  * same for (a, b) as for (b, a): the first of the lower rank's that the other has, too, and that was not found not to work between them.

@@ -3,39 +3,23 @@
  * The network interfaces of this host, and how far they are from this process. Where a device is attached is read in sysfs, from where hwloc
  * has it too: its NUMA node, and the processors that are local to its PCI bus.
  */
-#include "base/cpu.h"
+#include "base/place.h"
 #include "base/settings.h"
 #include "scheduler/topology.h"
 #include "transport/ip/tcp_settings.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_CAPACITY = 4096 };
-
-/* First line of a file of the interface's device; false when there is none. */
-static bool read_device(const char *interface, const char *file, char line[LINE_CAPACITY])
-{
-    char path[160];
-    snprintf(path, sizeof path, "/sys/class/net/%s/device/%s", interface, file);
-    FILE *stream = fopen(path, "re");
-    if (!stream) return false;
-    bool read = fgets(line, LINE_CAPACITY, stream) != NULL;
-    fclose(stream);
-    if (read) line[strcspn(line, "\n")] = '\0';
-    return read && line[0] != '\0';
-}
-
 static void locate(machine_nic_t *nic)
 {
-    char line[LINE_CAPACITY];
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    nic->numa_node = read_device(nic->name, "numa_node", line) ? (int32_t)strtol(line, NULL, 10) : -1;
-    if (nic->numa_node < -1) nic->numa_node = -1;
-    nic->near = !read_device(nic->name, "local_cpulist", line) || sched_getaffinity(0, sizeof allowed, &allowed) != 0 || cpu_list_meets(line, &allowed);
+    char directory[64];
+    place_t place;
+    snprintf(directory, sizeof directory, "/sys/class/net/%s", nic->name);
+    place_read(directory, &place);
+    nic->numa_node = place.numa_node;
+    nic->near = place.near;
 }
 
 static int faster_first(const void *a, const void *b)

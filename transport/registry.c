@@ -14,13 +14,16 @@
 #include <stdio.h>
 #include <string.h>
 
-static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_tcp, &transport_verbs, &transport_ucx, &transport_self};
+static const quoit_transport_ops_t *const built_in[] = {&transport_shm, &transport_verbs, &transport_tcp, &transport_ucx, &transport_self};
 
 /*
- * Not in "auto". UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. verbs has not run on a
- * real adapter.
+ * Not in "auto". UCX starts threads, reads an environment of its own, and joins nothing that TCP does not. verbs cannot do TLS, and who
+ * asks for that asks for no other.
  */
-static bool only_by_name(const quoit_transport_ops_t *ops) { return ops == &transport_ucx || ops == &transport_verbs; }
+static bool only_by_name(const quoit_transport_ops_t *ops)
+{
+    return ops == &transport_ucx || (ops == &transport_verbs && setting_int(SETTING_TLS) != 0);
+}
 
 enum { BUILT_IN_COUNT = sizeof built_in / sizeof built_in[0], PATH_CAPACITY = 4096, NAME_CAPACITY = 64 };
 

@@ -15,7 +15,7 @@ extern const quoit_transport_ops_t transport_verbs; /* only by name */
 enum { REGISTRY_CAPACITY = 16 };
 
 /**
- * Transports to use, most wanted first; "auto" means plug-ins, shm, tcp (self always belongs to it, at the end). Loads plug-ins on the first call.
+ * Transports to use, most wanted first; "auto" means plug-ins, shm, verbs (unless TLS is asked for), tcp (self always belongs to it, at the end). Loads plug-ins on the first call.
  * optional[i] (where not NULL is given): this process may go on without list[i]. So it is with all of "auto", and with a name that ends in "?".
  * ERR_INVALID for a name there is none of (listing those there are), for a shared object that cannot be loaded or whose ABI differs.
  */

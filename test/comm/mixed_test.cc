@@ -132,7 +132,7 @@ class OneHostLacksVerbs : public testing::TestWithParam<Lack> {};
 TEST_P(OneHostLacksVerbs, PairsUseWhatBothHave)
 {
     for (int who : {0, 2}) { // the lower rank's list decides, so both cases count
-        Mixed mixed(who, GetParam().what, "shm,verbs?,tcp");
+        Mixed mixed(who, GetParam().what, who == 0 ? "shm,verbs?,tcp" : "auto");
         std::vector<std::string> why = {"(rank " + std::to_string(who) + " has no verbs: ", GetParam().why};
         ASSERT_NO_FATAL_FAILURE(expect_tcp_with(mixed, who, why));
         EXPECT_EQ(mixed.warnings("1 of 3 ranks lack it"), 1) << "one warning for the job";
@@ -150,9 +150,9 @@ INSTANTIATE_TEST_SUITE_P(Mixed, OneHostLacksVerbs,
 TEST(Mixed, ATransportThatDoesNotWorkBetweenTwoIsBannedForThem)
 {
     for (int who : {0, 2}) {
-        Mixed mixed(who, "cut cable", "shm,verbs?,tcp");
+        Mixed mixed(who, "cut cable", who == 0 ? "shm,verbs?,tcp" : "auto");
         ASSERT_NO_FATAL_FAILURE(expect_tcp_with(mixed, who, {"(verbs does not work between the two: "}));
-        EXPECT_EQ(mixed.warnings("so do 2 pairs in all"), 1) << "one warning for the job";
+        EXPECT_EQ(mixed.warnings("so do 2 pairs of hosts in all"), 1) << "one warning for the job";
         for (int rank = 0; rank < 3; rank++) mixed.ranks.tell(rank, "end");
         for (int rank = 0; rank < 3; rank++) EXPECT_EQ(mixed.ranks.wait_exit(rank, 20), 0);
     }

@@ -71,23 +71,23 @@ static const pipe_ops_t memory_pipe_ops = {pipe_write, pipe_read};
 
 /* ------------------------------------------------------------------ direct path */
 
-static bool direct_expose(void *context, void *buffer, size_t length, uint64_t *address, uint32_t *key, void **window)
+static unsigned direct_expose(void *context, void *buffer, size_t length, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window)
 {
     world_t *world = context;
     (void)length;
-    if (++world->exposed % 4 == 0) return false;
+    if (++world->exposed % 4 == 0) return 0;
     *address = 4096;
-    *key = 7;
+    keys[0] = keys[1] = 7;
     *window = buffer;
-    return true;
+    return world->rails ? 2 : 1;
 }
 
 static void direct_conceal(void *context, void *window, bool revoke) { (void)context, (void)window, (void)revoke; }
 
-static void *direct_begin(void *context, const void *buffer, size_t length, uint64_t address, uint32_t key, uint32_t token, void *send)
+static void *direct_begin(void *context, const void *buffer, size_t length, uint64_t address, const uint32_t *keys, unsigned count, uint32_t token, void *send)
 {
     world_t *world = context;
-    (void)buffer, (void)length, (void)address, (void)key, (void)token;
+    (void)buffer, (void)length, (void)address, (void)keys, (void)count, (void)token;
     for (int i = 0; i < WRITES; i++)
         if (!world->writing[i]) {
             world->writing[i] = send;
@@ -108,7 +108,10 @@ static quoit_status_t direct_path(void *context, uint32_t kind, uint64_t epoch, 
     return kind > 100 ? error_set(QUOIT_ERR_PROTOCOL, "a path of kind %u", kind) : QUOIT_OK;
 }
 
-static const direct_ops_t direct_ops = {direct_expose, direct_conceal, direct_begin, direct_end, direct_path};
+/* With rails in pieces. */
+static uint64_t direct_piece(void *context, uint64_t length) { return ((const world_t *)context)->rails ? length / 3 + 1 : length; }
+
+static const direct_ops_t direct_ops = {direct_expose, direct_conceal, direct_begin, direct_end, direct_path, direct_piece};
 
 /* ------------------------------------------------------------------ steps */
 
@@ -154,9 +157,9 @@ static void peer_frame(world_t *world, fuzz_input_t *input)
     case FRAME_GRANT:
         frame.length = frame.total;
         frame.grant = draw_grant(input);
-        frame.direct = kind & 64;
+        frame.direct = kind & 64 ? (uint8_t)(1 + frame.grant % FRAME_KEYS) : 0;
         frame.offset = frame.direct ? 4096 : 0;
-        frame.remote_key = frame.direct ? 9 : 0;
+        for (int i = 0; i < frame.direct; i++) frame.remote_key[i] = 9;
         break;
     case FRAME_DATA:
         frame.grant = draw_grant(input);
@@ -272,7 +275,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check(world != NULL);
     uint8_t options = fuzz_byte(&input);
     channel_config_t config = {.ops = &memory_pipe_ops, .eager_limit = EAGER, .eager_pool = 4096, .segment_size = SEGMENT,
-                               .direct = options & 1 ? &direct_ops : NULL, .direct_context = world, .rails = (options & 5) == 4};
+                               .direct = options & 1 ? &direct_ops : NULL, .direct_context = world, .rails = (options & 4) != 0};
     world->rails = config.rails;
     void *pipes[PIPES];
     for (int i = 0; i < PIPES; i++) {

@@ -36,7 +36,7 @@ void fuzz_seeds(void)
         frame_write(&frame, bytes + 6);
         fuzz_seed(frame_type_name(frame.type), bytes, sizeof bytes);
     }
-    frame_t direct = {.type = FRAME_GRANT, .grant = 1, .total = 100000, .length = 100000, .offset = 4096, .direct = true, .remote_key = 9};
+    frame_t direct = {.type = FRAME_GRANT, .grant = 1, .total = 100000, .length = 100000, .offset = 4096, .direct = 1, .remote_key = {9}};
     uint8_t bytes[6 + FRAME_HEADER_SIZE] = {0, 32, 0, 0, 0, 1};
     frame_write(&direct, bytes + 6);
     fuzz_seed("GRANT_direct", bytes, sizeof bytes);

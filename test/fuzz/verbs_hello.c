@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 void fuzz_seeds(void)
 {
     verbs_hello_t hello = {.gid = {0xfe, 0x80}, .gid_type = 2, .mtu = 3, .ethernet = 1, .stream_qpn = 17, .stream_psn = 99, .direct_qpn = 18, .direct_psn = 98,
-                           .depth = 64, .buffer_size = 8192, .direct_recvs = 32, .limits = {8192, 1 << 20, 262144}, .pid = 7, .host = "node7"};
+                           .depth = 64, .buffer_size = 8192, .direct_recvs = 32, .mbps = 100000, .limits = {8192, 1 << 20, 262144, 2}, .link = 1, .pid = 7, .host = "node7"};
     uint8_t bytes[VERBS_HELLO_SIZE];
     verbs_hello_write(&hello, bytes);
     fuzz_seed("hello", bytes, sizeof bytes);

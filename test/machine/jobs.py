@@ -15,12 +15,14 @@ PORTS = iter(range(29500, 32000))
 
 
 def start(machines, words, **settings):
-    """Rank r in the last machine that there is for it, on a device of its own, by verbs unless the settings say otherwise. [Process]"""
+    """Rank r in the last machine that there is for it, on a device of its own, by verbs unless the settings say otherwise; one may be a
+    function of the rank. [Process]"""
     port, processes = next(PORTS), []
     for rank in range(2):
         place = rank if len(machines) == 1 else 0  # the number of the device in its machine
         env = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": str(port), "QUOIT_TRANSPORT": "verbs",
-               "QUOIT_VERBS_DEVICE": f"rxe{place}", "QUOIT_INTERFACE": f"net{place}", "QUOIT_HOST_LABEL": f"host{rank}", **settings}
+               "QUOIT_VERBS_DEVICE": f"rxe{place}", "QUOIT_INTERFACE": f"net{place}", "QUOIT_HOST_LABEL": f"host{rank}"}
+        env.update({name: value(rank) if callable(value) else value for name, value in settings.items()})
         processes.append(machines[min(rank, len(machines) - 1)].spawn(words, env))
     return processes
 

@@ -2,9 +2,10 @@
 """The verbs transport over a real libibverbs and a real kernel: Soft-RoCE devices, the two ends of a veth pair in one machine."""
 
 import re
+import time
 
 import pytest
-from jobs import BENCH, BUILD, LONG, RANK, SLOW, assert_verbs, packets, run, start
+from jobs import BENCH, BUILD, LONG, RANK, SLOW, assert_verbs, description, packets, run, start
 
 CONFORMANCE = BUILD / "test" / "transport" / "test_transport"
 # Left out always: a killed peer that must be noticed within two seconds, which is too little where all is emulated (test_two_machines.py has one).
@@ -44,6 +45,67 @@ def test_a_gid_index_that_is_not_there(alone):
         assert done.status == 1, done.explain()
         for part in ("no active port with a GID fits", "GID index 77", "gid 1 RoCE v2 10.78.0."):
             assert part in done.out, done.explain()
+
+
+@pytest.fixture
+def rails(alone):
+    """A second pair of devices beside the first: rxe2 on net2 (10.79.0.1), rxe3 on net3 (10.79.0.2)."""
+    ip = ["link add net2 mtu 9000 type veth peer name net3 mtu 9000"]
+    for end in (0, 1):
+        mine, other = f"10.79.0.{1 + end}", f"10.79.0.{2 - end}"
+        ip += [f"addr add {mine}/24 dev net{2 + end}", f"link set net{2 + end} up", f"rule add pref 11{end} iif lo from {mine} to {other} lookup 11{end}"]
+    ip += [f"route add 10.79.0.{2 - end} dev net{2 + end} src 10.79.0.{1 + end} table 11{end}" for end in (0, 1)]
+    alone.check("sh", "-c", "\n".join(f"ip {line} || exit 1" for line in ip + ["link set net2 up"]))
+    for device in (2, 3):
+        alone.check("rdma", "link", "add", f"rxe{device}", "type", "rxe", "netdev", f"net{device}")
+    try:
+        yield alone
+    finally:
+        alone.call(["sh", "-c", "rdma link del rxe2; rdma link del rxe3; ip link del net2; ip rule del pref 110; ip rule del pref 111"])
+
+
+def wait_for(what, seconds):
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.1)
+
+
+def both_devices(rank):
+    return f"rxe{rank},rxe{2 + rank}"
+
+
+def test_rails_share_the_bytes_and_one_that_is_lost_is_left(rails):
+    """In proportion to the rates that are told, as the devices themselves count; then a port goes down in the middle."""
+    before = [packets(rails, f"rxe{device}") for device in range(4)]
+    results = run([rails], [RANK, "check", 1, 1000, 300000], QUOIT_VERBS_DEVICE=both_devices,
+                  QUOIT_INTERFACE_RATES="rxe0=10000,rxe1=10000,rxe2=30000,rxe3=30000")
+    assert all("checked 30\n" in done.out for done in results), results[0].explain()
+    edge = description(results[0])["ranks"][1]["edge"]
+    assert edge.startswith("verbs, 2 rails: rxe0 port 1, RoCE v2 10.78.0.1 -> 10.78.0.2, 10000 Mb/s; rxe2 port 1, RoCE v2 10.79.0.1 -> 10.79.0.2, 30000"), edge
+    sent = [packets(rails, f"rxe{device}") - count for device, count in enumerate(before)]
+    for one, other in ((sent[0], sent[2]), (sent[1], sent[3])):
+        assert one > 100 and 1.5 * one < other < 6 * one, sent  # packets of control go over the first
+
+    processes = start([rails], [RANK, "endless", 100000, 60000], QUOIT_VERBS_DEVICE=both_devices, QUOIT_VERBS_TIMEOUT="17", QUOIT_VERBS_RETRY_COUNT="2")
+    for process in processes:
+        process.wait_for_text("ready\n", 60 * SLOW)
+    rails.check("ip", "link", "set", "net2", "down")
+    for rank, process in enumerate(processes):
+        process.wait_for_text("is left: ", 60 * SLOW, "err")
+        assert f"rail rxe{2 + rank} port 1, RoCE v2 10.79.0.{1 + rank}" in process.text("err"), process.text("err")
+    count = packets(rails)
+    wait_for(lambda: packets(rails) > count + 200, 30 * SLOW)  # it goes on
+    for process in processes:
+        assert "ended" not in process.text() and process.text("err").count("is left: ") == 1, process.text() + process.text("err")
+    for process in processes:
+        process.kill()
+        process.wait(10 * SLOW)
+
+
+def test_auto_takes_no_device_in_software(alone):
+    results = run([alone], [RANK, "check", 1000], QUOIT_TRANSPORT="auto", QUOIT_VERBS_DEVICE="")
+    assert description(results[0])["ranks"][1]["edge"].startswith("tcp "), results[0].explain()
 
 
 @pytest.mark.parametrize("kib", [64, 1024])

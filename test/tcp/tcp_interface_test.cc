@@ -87,6 +87,26 @@ TEST(TcpInterface, TheRouteToTheRendezvousGoesFirst)
     EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3", choose("", AF_INET, "203.0.113.9", 2).names);
 }
 
+/* Two sockets: eth0 (the route's) and eth1 at the other one, eth2 and eth3 near; all but eth3 in one network. */
+TEST(TcpInterface, NearerDevicesGoFirstWhereTheyReachAsMuch)
+{
+    auto place = [](const char *name, const char *ip, int distance, uint32_t mbps) {
+        tcp_interface_t one = interface(name, ip);
+        one.bits = 24;
+        one.distance = distance;
+        one.mbps = mbps;
+        return one;
+    };
+    const std::vector<tcp_interface_t> all = {place("eth0", "10.1.2.3", 1, 25000), place("eth1", "10.1.2.4", 1, 25000), place("eth2", "10.1.2.5", 0, 25000),
+                                              place("eth3", "10.7.2.3", 0, 25000)};
+    EXPECT_EQ("eth2 10.1.2.5, eth0 10.1.2.3, eth3 10.7.2.3, eth1 10.1.2.4", choose("", AF_INET, "10.1.2.3", 32, all).names);
+    EXPECT_EQ("eth2 10.1.2.5, eth3 10.7.2.3, eth0 10.1.2.3, eth1 10.1.2.4", choose("", AF_INET, nullptr, 32, all).names) << "no route is known";
+    EXPECT_EQ("eth0 10.1.2.3, eth1 10.1.2.4, eth2 10.1.2.5", choose("10.1.0.0/16", AF_INET, nullptr, 32, all).names) << "rails come in the same order on all ranks";
+    std::vector<tcp_interface_t> slow = all;
+    slow[2].mbps = 10000;
+    EXPECT_EQ("eth0 10.1.2.3", choose("", AF_INET, "10.1.2.3", 1, slow).names) << "near, but of less than half the rate";
+}
+
 TEST(TcpInterface, Names)
 {
     EXPECT_EQ("eth1 10.2.2.3", choose("eth1").names) << "not eth10";

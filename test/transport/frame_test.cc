@@ -107,20 +107,38 @@ TEST(Frame, OnlyADirectGrantHasAnAddress)
 {
     frame_t grant = make(FRAME_GRANT, 100000, 0, 100000), result;
     uint8_t header[FRAME_HEADER_SIZE];
-    grant.direct = true;
+    grant.direct = 1;
     grant.offset = UINT64_C(0x7f0012345678);
-    grant.remote_key = 0xfedcba98;
+    grant.remote_key[0] = 0xfedcba98;
     frame_write(&grant, header);
     ASSERT_EQ(frame_parse(header, eager, segment, &result), QUOIT_OK) << error_text();
-    EXPECT_TRUE(result.direct && result.offset == grant.offset && result.remote_key == grant.remote_key);
+    EXPECT_TRUE(result.direct == 1 && result.offset == grant.offset && result.remote_key[0] == grant.remote_key[0]);
     header[3] = 0;
     EXPECT_EQ(frame_parse(header, eager, segment, &result), QUOIT_ERR_PROTOCOL) << "an address without the mark";
-    header[3] = 2;
+    header[3] = FRAME_KEYS + 1;
     EXPECT_EQ(frame_parse(header, eager, segment, &result), QUOIT_ERR_PROTOCOL) << "another mark";
     header[3] = 1;
     for (int type = 1; type < FRAME_TYPE_END; type++) {
         header[2] = (uint8_t)type;
         EXPECT_EQ(frame_parse(header, eager, segment, &result) == QUOIT_OK, type == FRAME_GRANT) << frame_type_name((frame_type_t)type);
+    }
+}
+
+TEST(Frame, ADirectGrantHasAKeyForEachRail)
+{
+    for (int keys = 1; keys <= FRAME_KEYS; keys++) {
+        frame_t grant = make(FRAME_GRANT, 100000, 0, 100000), result;
+        uint8_t header[FRAME_HEADER_SIZE];
+        grant.direct = (uint8_t)keys;
+        grant.offset = UINT64_C(0x7f0012345678);
+        for (int i = 0; i < FRAME_KEYS; i++) grant.remote_key[i] = 0xfedcba90u + (unsigned)i; /* those beyond are not written */
+        frame_write(&grant, header);
+        ASSERT_EQ(frame_parse(header, eager, segment, &result), QUOIT_OK) << keys << " keys: " << error_text();
+        EXPECT_TRUE(result.direct == keys && result.length == 100000 && result.total == 100000 && result.offset == grant.offset) << keys << " keys";
+        for (int i = 0; i < FRAME_KEYS; i++) EXPECT_EQ(result.remote_key[i], i < keys ? grant.remote_key[i] : 0) << "key " << i << " of " << keys;
+        if (keys == 2 || keys == FRAME_KEYS) continue; /* no key's place is empty */
+        header[keys == 1 ? 60 : 52] = 1;
+        EXPECT_EQ(frame_parse(header, eager, segment, &result), QUOIT_ERR_PROTOCOL) << "more than " << keys << " keys";
     }
 }
 

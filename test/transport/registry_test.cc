@@ -56,12 +56,17 @@ protected:
     }
 };
 
-TEST_F(Registry, AutoIsPluginsThenSharedMemoryThenTcp)
+TEST_F(Registry, AutoIsPluginsThenSharedMemoryThenVerbsThenTcp)
 {
     use("", "");
-    EXPECT_EQ(names(), "shm tcp self");
+    EXPECT_EQ(names(), "shm verbs tcp self");
     use("auto", folder + "plugin_pipe.so");
-    EXPECT_EQ(names(), "pipes shm tcp self");
+    EXPECT_EQ(names(), "pipes shm verbs tcp self");
+    setenv("QUOIT_TLS", "psk", 1);
+    use("auto", folder + "plugin_pipe.so");
+    EXPECT_EQ(names(), "pipes shm tcp self") << "verbs cannot do TLS";
+    unsetenv("QUOIT_TLS");
+    use("auto", folder + "plugin_pipe.so");
     ASSERT_NE(transport_registry_find("pipes"), nullptr);
     EXPECT_EQ(transport_registry_find("self"), &transport_self);
     EXPECT_EQ(transport_registry_find("nothing"), nullptr);
@@ -87,7 +92,7 @@ TEST_F(Registry, UnknownNamesAreErrorsThatListTheKnown)
         use(value, "");
         std::string text = names();
         EXPECT_EQ(text.rfind("error: QUOIT_TRANSPORT", 0), 0u) << text;
-        EXPECT_NE(text.find("auto, shm, tcp, verbs, ucx, self"), std::string::npos) << text;
+        EXPECT_NE(text.find("auto, shm, verbs, tcp, ucx, self"), std::string::npos) << text;
     }
     use(std::string(500, 'x'), "");
     EXPECT_EQ(names().rfind("error: QUOIT_TRANSPORT", 0), 0u);
@@ -104,7 +109,7 @@ TEST_F(Registry, BadPluginsAreErrorsThatSayWhy)
     expect_error(folder + "plugin_bad_messages.so", "MESSAGE");
     expect_error(folder + "plugin_pipe.so:" + folder + "plugin_pipe.so", "already");
     use("", folder + "plugin_pipe.so:");
-    EXPECT_EQ(names(), "pipes shm tcp self");
+    EXPECT_EQ(names(), "pipes shm verbs tcp self");
 }
 
 TEST_F(Registry, EnvironmentReachesSettingsAndErrors)

@@ -15,10 +15,21 @@
 
 enum { FAKE_INLINE = 256, FAKE_PAYLOAD = 32 << 10, FAKE_TIMEOUT_MS = 200, FAKE_RNR_MS = 1 };
 
+typedef struct fake_device {
+    struct ibv_device base;
+    unsigned char width, speed; /* of its port */
+    bool cut;                   /* no packet leaves or comes in */
+    atomic_bool removed;
+    const char *harm;           /* what befalls it when so many packets more have gone; NULL: nothing */
+    unsigned harm_after;
+    unsigned long bytes;        /* of sends and writes that went out and were answered */
+} fake_device_t;
+
 typedef struct fake_context {
     struct ibv_context base;
     list_t link;
-    unsigned events; /* DEVICE_FATAL to be told; others are only counted */
+    enum ibv_event_type event; /* to be told next */
+    unsigned events;           /* how often */
 } fake_context_t;
 
 typedef struct fake_mr {
@@ -91,7 +102,7 @@ typedef struct fake_state {
     list_t contexts, mrs, qps;
     uint32_t next_key, next_qpn;
     unsigned pds;
-    atomic_uint delay;
+    atomic_uint delay, blocked_ms;
     bool cut;
     atomic_bool removed;
     unsigned full; /* posts to be refused */
@@ -111,6 +122,18 @@ extern fake_state_t fake;
 /** Count a call; true when it is to fail (errno is set). */
 bool fake_call_fails(const char *name);
 void fake_count(const char *name, long change);
+bool fake_needs_device(const char *name); /* the call fails when its device was taken out */
+
+/* fake_devices.c; the lock is held but for the first */
+bool fake_device_call_fails(const char *name, const struct ibv_context *context);
+fake_device_t *fake_device_of(const fake_qp_t *qp);
+void fake_device_packet(fake_device_t *device); /* one is about to go: an order may come due */
+void fake_devices_calm(void);
+
+int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_send_wr **bad);
+int fake_post_recv(struct ibv_qp *base, struct ibv_recv_wr *work, struct ibv_recv_wr **bad);
+int fake_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *completions);
+int fake_req_notify_cq(struct ibv_cq *base, int solicited);
 
 /* objects; the lock is held */
 fake_mr_t *fake_mr_find(uint32_t key);

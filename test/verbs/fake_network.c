@@ -47,12 +47,14 @@ static socklen_t name_of(uint32_t address, struct sockaddr_un *name)
 /* ---------------------------------------------------------------- packets out */
 
 /* False: the other socket is full. A packet that nobody takes is lost, and that is no error. */
-static bool transmit(uint32_t address, const packet_t *packet, const void *payload)
+static bool transmit(const fake_qp_t *qp, const packet_t *packet, const void *payload)
 {
+    fake_device_t *device = fake_device_of(qp);
     struct sockaddr_un name;
     struct iovec parts[2] = {{(void *)(uintptr_t)packet, sizeof *packet}, {(void *)(uintptr_t)payload, packet->length}};
-    struct msghdr message = {.msg_name = &name, .msg_namelen = name_of(address, &name), .msg_iov = parts, .msg_iovlen = packet->length > 0 ? 2 : 1};
-    if (fake.cut || network.socket < 0) return true;
+    struct msghdr message = {.msg_name = &name, .msg_namelen = name_of(qp->peer_address, &name), .msg_iov = parts, .msg_iovlen = packet->length > 0 ? 2 : 1};
+    fake_device_packet(device);
+    if (fake.cut || device->cut || network.socket < 0) return true;
     ssize_t sent = sendmsg(network.socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     bool full = sent < 0 && (errno == EAGAIN || errno == ENOBUFS);
     if (full) network.blocked = true;
@@ -70,6 +72,7 @@ static void complete_send(fake_qp_t *qp, enum ibv_wc_status status)
     qp->psn = (qp->psn + 1) & 0xffffff;
     qp->started = qp->waits = false;
     if (status == IBV_WC_SUCCESS) fake_count(write ? "writes" : "sends", 1);
+    if (status == IBV_WC_SUCCESS) fake_device_of(qp)->bytes += work->length;
     if (told) fake_cq_push(qp->base.send_cq, &completion);
     if (status != IBV_WC_SUCCESS) fake_qp_fail(qp);
 }
@@ -92,7 +95,7 @@ static bool begin_send(fake_qp_t *qp, fake_work_t *work)
     qp->rnr_left = qp->rnr_retries;
     if (work_fails(qp, work)) return false;
     const fake_mr_t *mr = work->data == work->copy || work->length == 0 ? NULL : fake_mr_find(work->key);
-    if (work->length == 0 || work->data == work->copy || (mr != NULL && fake_mr_covers(mr, (uintptr_t)work->data, work->length))) return true;
+    if (work->length == 0 || work->data == work->copy || (mr != NULL && mr->base.pd == qp->base.pd && fake_mr_covers(mr, (uintptr_t)work->data, work->length))) return true;
     complete_send(qp, IBV_WC_LOC_PROT_ERR);
     return false;
 }
@@ -105,7 +108,7 @@ static void send_packets(fake_qp_t *qp)
         packet_t packet = {.type = REQUEST, .to = qp->peer_qpn, .from = qp->base.qp_num, .from_address = fake_network_address(), .psn = qp->psn,
                            .opcode = work->opcode, .immediate = work->immediate, .remote_key = work->remote_key, .remote = work->remote,
                            .total = work->length, .offset = qp->offset, .length = left < FAKE_PAYLOAD ? left : FAKE_PAYLOAD};
-        if (!transmit(qp->peer_address, &packet, work->data + qp->offset)) return;
+        if (!transmit(qp, &packet, work->data + qp->offset)) return;
         qp->offset += packet.length;
     } while (qp->offset < work->length);
     qp->waits = true;
@@ -116,7 +119,7 @@ static void send_answer(fake_qp_t *qp)
 {
     packet_t packet = {.type = ANSWER, .to = qp->peer_qpn, .from = qp->base.qp_num, .from_address = fake_network_address(),
                        .psn = qp->answer.psn, .status = qp->answer.status};
-    if (transmit(qp->peer_address, &packet, NULL)) qp->answer.wanted = false;
+    if (transmit(qp, &packet, NULL)) qp->answer.wanted = false;
 }
 
 static void send_again(fake_qp_t *qp)
@@ -243,6 +246,7 @@ static bool take_packet(void)
     if (delay > 0) usleep((useconds_t)rand() % delay);
     pthread_mutex_lock(&fake.lock);
     fake_qp_t *qp = fake.cut ? NULL : find_qp(packet.to);
+    if (qp != NULL && fake_device_of(qp)->cut) qp = NULL;
     if (qp != NULL && packet.type == REQUEST) request_came(qp, &packet, payload);
     else if (qp != NULL) answer_came(qp, &packet);
     pthread_mutex_unlock(&fake.lock);

@@ -50,7 +50,7 @@ unsigned long fake_verbs_count(const char *name)
 }
 
 /* A device that was taken out: what it made can be destroyed, and what is posted goes nowhere. */
-static bool needs_device(const char *name)
+bool fake_needs_device(const char *name)
 {
     static const char *const others[] = {"destroy_", "dereg_", "dealloc_", "close_", "post_", "poll_", "req_", "get_", "fork_"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -65,7 +65,7 @@ bool fake_call_fails(const char *name)
     bool fails = fake.failing.n > 0 && strcmp(fake.failing.name, name) == 0 && --fake.failing.n == 0;
     int error = (int)fake.failing.error;
     pthread_mutex_unlock(&counters.lock);
-    if (!fails && atomic_load(&fake.removed) && needs_device(name)) {
+    if (!fails && atomic_load(&fake.removed) && fake_needs_device(name)) {
         fails = true;
         error = EIO;
     }
@@ -75,7 +75,7 @@ bool fake_call_fails(const char *name)
 
 static bool is_object(const char *name)
 {
-    static const char *const objects[] = {"context", "pd", "mr", "cq", "qp", "channel"};
+    static const char *const objects[] = {"context", "pd", "mr", "registered", "cq", "qp", "channel"};
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
         if (strcmp(objects[i], name) == 0) return true;
     return false;
@@ -95,6 +95,8 @@ void fake_verbs_calm(void)
     fake.full = 0;
     atomic_store(&fake.removed, false);
     atomic_store(&fake.delay, 0);
+    atomic_store(&fake.blocked_ms, 0);
+    fake_devices_calm();
     pthread_mutex_unlock(&fake.lock);
 }
 
@@ -127,25 +129,6 @@ void fake_verbs_cut(int cut)
     pthread_mutex_unlock(&fake.lock);
 }
 
-void fake_verbs_break_device(void)
-{
-    const uint64_t one = 1;
-    pthread_mutex_lock(&fake.lock);
-    for (list_t *link = fake.contexts.next; link != &fake.contexts; link = link->next) {
-        fake_context_t *context = container_of(link, fake_context_t, link);
-        context->events++;
-        if (write(context->base.async_fd, &one, sizeof one) < 0) fake_count("misuse", 1);
-    }
-    pthread_mutex_unlock(&fake.lock);
-}
-
-void fake_verbs_remove_device(void)
-{
-    fake_verbs_cut(1);
-    atomic_store(&fake.removed, true);
-    fake_verbs_break_device();
-}
-
 void fake_verbs_fill(unsigned n)
 {
     pthread_mutex_lock(&fake.lock);
@@ -171,123 +154,7 @@ int fake_verbs_is_quiet(void)
     return quiet;
 }
 
-/* ---------------------------------------------------------------- devices */
-
-static struct ibv_device device = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "fake0"};
-
-struct ibv_device **ibv_get_device_list(int *count)
-{
-    if (fake_call_fails("get_device_list")) return NULL;
-    struct ibv_device **list = calloc(2, sizeof *list);
-    int devices = atomic_load(&fake.removed) ? 0 : 1;
-    if (devices > 0) list[0] = &device;
-    if (count != NULL) *count = devices;
-    return list;
-}
-
-void ibv_free_device_list(struct ibv_device **list) { free(list); }
-const char *ibv_get_device_name(struct ibv_device *one) { return one->name; }
-
-static int post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_send_wr **bad);
-static int post_recv(struct ibv_qp *base, struct ibv_recv_wr *work, struct ibv_recv_wr **bad);
-static int poll_cq(struct ibv_cq *base, int count, struct ibv_wc *completions);
-static int req_notify_cq(struct ibv_cq *base, int solicited);
-
-struct ibv_context *ibv_open_device(struct ibv_device *one)
-{
-    if (fake_call_fails("open_device")) return NULL;
-    fake_context_t *context = calloc(1, sizeof *context);
-    context->base.device = one;
-    context->base.ops.post_send = post_send;
-    context->base.ops.post_recv = post_recv;
-    context->base.ops.poll_cq = poll_cq;
-    context->base.ops.req_notify_cq = req_notify_cq;
-    context->base.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
-    context->base.cmd_fd = -1;
-    pthread_mutex_lock(&fake.lock);
-    list_append(&fake.contexts, &context->link);
-    pthread_mutex_unlock(&fake.lock);
-    fake_count("context", 1);
-    return &context->base;
-}
-
-int ibv_close_device(struct ibv_context *base)
-{
-    if (fake_call_fails("close_device")) return errno;
-    pthread_mutex_lock(&fake.lock);
-    list_remove(&container_of(base, fake_context_t, base)->link);
-    pthread_mutex_unlock(&fake.lock);
-    close(base->async_fd);
-    free(base);
-    fake_count("context", -1);
-    return 0;
-}
-
-int ibv_get_async_event(struct ibv_context *base, struct ibv_async_event *event)
-{
-    uint64_t one;
-    if (read(base->async_fd, &one, sizeof one) != sizeof one) return -1;
-    pthread_mutex_lock(&fake.lock);
-    container_of(base, fake_context_t, base)->events--;
-    pthread_mutex_unlock(&fake.lock);
-    *event = (struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL};
-    return 0;
-}
-
-void ibv_ack_async_event(struct ibv_async_event *event) { (void)event; }
-
-int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attributes)
-{
-    (void)context;
-    if (fake_call_fails("query_device")) return errno;
-    memset(attributes, 0, sizeof *attributes);
-    attributes->phys_port_cnt = 1;
-    attributes->max_qp = 1000;
-    attributes->max_qp_wr = 4096;
-    attributes->max_cqe = 65536;
-    return 0;
-}
-
-int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *compatible)
-{
-    struct ibv_port_attr *attributes = (struct ibv_port_attr *)(void *)compatible;
-    (void)context;
-    if (fake_call_fails("query_port") || port != 1) return port == 1 ? errno : EINVAL;
-    attributes->state = IBV_PORT_ACTIVE;
-    attributes->max_mtu = attributes->active_mtu = IBV_MTU_1024;
-    attributes->gid_tbl_len = 8;
-    attributes->max_msg_sz = 1u << 30;
-    attributes->active_width = 1;
-    attributes->active_speed = 1;
-    attributes->link_layer = IBV_LINK_LAYER_ETHERNET;
-    return 0;
-}
-
-/* 0 and 1: link-local, RoCE v1 and v2; 2 and 3: 10.x.x.x, likewise; the others are empty. */
-int ibv_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
-{
-    uint32_t address = fake_network_address();
-    (void)context, (void)port;
-    if (fake_call_fails("query_gid")) return -1;
-    memset(gid, 0, sizeof *gid);
-    if (index > 3) return 0;
-    if (index < 2) gid->raw[0] = 0xfe, gid->raw[1] = 0x80;
-    else gid->raw[10] = gid->raw[11] = 0xff;
-    gid->raw[12] = 10;
-    for (int i = 0; i < 3; i++) gid->raw[13 + i] = (uint8_t)(address >> (16 - 8 * i));
-    return 0;
-}
-
-int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry, uint32_t flags, size_t size)
-{
-    (void)flags, (void)size;
-    if (index > 3) return ENODATA;
-    if (ibv_query_gid(context, (uint8_t)port, (int)index, &entry->gid) != 0) return errno;
-    entry->gid_index = index;
-    entry->port_num = port;
-    entry->gid_type = index % 2 == 0 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
-    return 0;
-}
+/* ---------------------------------------------------------------- fork */
 
 /* Kernels that copy registered pages for a child; with FAKE_VERBS_FORK=old one that does not. */
 enum ibv_fork_status ibv_is_fork_initialized(void) { return getenv("FAKE_VERBS_FORK") ? IBV_FORK_DISABLED : IBV_FORK_UNNEEDED; }
@@ -298,7 +165,7 @@ int ibv_fork_init(void) { return fake_call_fails("fork_init") ? errno : 0; }
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 {
-    if (fake_call_fails("alloc_pd")) return NULL;
+    if (fake_device_call_fails("alloc_pd", context)) return NULL;
     int error = fake_network_start();
     if (error != 0) {
         errno = error;
@@ -336,12 +203,13 @@ static struct ibv_mr *register_bytes(struct ibv_pd *pd, void *address, size_t le
     list_append(&fake.mrs, &mr->link);
     pthread_mutex_unlock(&fake.lock);
     fake_count("mr", 1);
+    fake_count("registered", (long)length);
     return &mr->base;
 }
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-    return fake_call_fails("reg_mr") ? NULL : register_bytes(pd, address, length, access);
+    return fake_device_call_fails("reg_mr", pd->context) ? NULL : register_bytes(pd, address, length, access);
 }
 
 /* With flags that a device may ignore. */
@@ -349,7 +217,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length,
 {
     if (iova != (uintptr_t)address) fake_count("misuse", 1);
     if (access & IBV_ACCESS_RELAXED_ORDERING) fake_count("relaxed", 1);
-    return fake_call_fails("reg_mr") ? NULL : register_bytes(pd, address, length, (int)access);
+    return fake_device_call_fails("reg_mr", pd->context) ? NULL : register_bytes(pd, address, length, (int)access);
 }
 
 int ibv_dereg_mr(struct ibv_mr *base)
@@ -360,6 +228,7 @@ int ibv_dereg_mr(struct ibv_mr *base)
     list_remove(&mr->link);
     fake.locked -= base->length;
     pthread_mutex_unlock(&fake.lock);
+    fake_count("registered", -(long)base->length);
     free(mr);
     fake_count("mr", -1);
     return 0;
@@ -382,7 +251,7 @@ bool fake_mr_covers(const fake_mr_t *mr, uint64_t address, uint32_t length)
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
-    if (fake_call_fails("create_comp_channel")) return NULL;
+    if (fake_device_call_fails("create_comp_channel", context)) return NULL;
     fake_channel_t *channel = calloc(1, sizeof *channel);
     channel->base.context = context;
     channel->base.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
@@ -407,7 +276,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *base)
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int entries, void *user, struct ibv_comp_channel *channel, int vector)
 {
     (void)vector;
-    if (fake_call_fails("create_cq")) return NULL;
+    if (fake_device_call_fails("create_cq", context)) return NULL;
     fake_cq_t *cq = calloc(1, sizeof *cq);
     cq->base = (struct ibv_cq){.context = context, .channel = channel, .cq_context = user, .cqe = entries};
     cq->channel = container_of(channel, fake_channel_t, base);
@@ -474,7 +343,7 @@ void ibv_ack_cq_events(struct ibv_cq *base, unsigned count)
     pthread_mutex_unlock(&fake.lock);
 }
 
-static int poll_cq(struct ibv_cq *base, int count, struct ibv_wc *completions)
+int fake_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *completions)
 {
     fake_cq_t *cq = container_of(base, fake_cq_t, base);
     int taken = 0;
@@ -489,7 +358,7 @@ static int poll_cq(struct ibv_cq *base, int count, struct ibv_wc *completions)
     return taken;
 }
 
-static int req_notify_cq(struct ibv_cq *base, int solicited)
+int fake_req_notify_cq(struct ibv_cq *base, int solicited)
 {
     (void)solicited;
     if (fake_call_fails("req_notify_cq")) return errno;
@@ -503,7 +372,7 @@ static int req_notify_cq(struct ibv_cq *base, int solicited)
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes)
 {
-    if (fake_call_fails("create_qp")) return NULL;
+    if (fake_device_call_fails("create_qp", pd->context)) return NULL;
     fake_qp_t *qp = calloc(1, sizeof *qp);
     qp->cap = attributes->cap;
     qp->sends = calloc(qp->cap.max_send_wr, sizeof *qp->sends);
@@ -592,7 +461,7 @@ static int change_state(fake_qp_t *qp, const struct ibv_qp_attr *attributes)
 int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attributes, int mask)
 {
     (void)mask;
-    if (fake_call_fails("modify_qp")) return errno;
+    if (fake_device_call_fails("modify_qp", base->context)) return errno;
     pthread_mutex_lock(&fake.lock);
     int error = change_state(container_of(base, fake_qp_t, base), attributes);
     pthread_mutex_unlock(&fake.lock);
@@ -604,6 +473,7 @@ int ibv_destroy_qp(struct ibv_qp *base)
 {
     fake_qp_t *qp = container_of(base, fake_qp_t, base);
     if (fake_call_fails("destroy_qp")) return errno;
+    usleep(1000 * atomic_load(&fake.blocked_ms));
     pthread_mutex_lock(&fake.lock);
     clear(qp);
     list_remove(&qp->link);
@@ -615,7 +485,7 @@ int ibv_destroy_qp(struct ibv_qp *base)
     return 0;
 }
 
-static int post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_send_wr **bad)
+int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_send_wr **bad)
 {
     fake_qp_t *qp = container_of(base, fake_qp_t, base);
     *bad = work;
@@ -649,7 +519,7 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_s
     return 0;
 }
 
-static int post_recv(struct ibv_qp *base, struct ibv_recv_wr *work, struct ibv_recv_wr **bad)
+int fake_post_recv(struct ibv_qp *base, struct ibv_recv_wr *work, struct ibv_recv_wr **bad)
 {
     fake_qp_t *qp = container_of(base, fake_qp_t, base);
     *bad = work;

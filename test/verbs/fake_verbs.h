@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libibverbs of the tests' own: the shared object libibverbs.so.1 in the build folder, with one device (fake0) whose network is
+ * A libibverbs of the tests' own: the shared object libibverbs.so.1 in the build folder, with one device (fake0), or more, whose network is
  * datagrams between processes of this machine (and within one). RC queue pairs with SEND and RDMA WRITE, with and without immediate,
  * memory keys that are checked, completion channels, asynchronous events, retries that end. It is strict where devices are: a write after
  * the queue pair was reset goes nowhere, RESET takes the queue pair's completions with it,
  * destroying it leaves them (devices do either), keys of unregistered memory are refused.
  *
- *   fake_verbs.c       devices, objects, the functions of libibverbs         fake_network.c   the network and its thread
+ *   fake_verbs.c       objects, the functions of libibverbs       fake_devices.c   devices, and what befalls them
+ *   fake_network.c     the network and its thread
  *
  * A test finds the functions below with dlsym in the object that the library under test has opened. All are for this process.
  */
@@ -35,10 +36,23 @@ void fake_verbs_break_device(void);
 void fake_verbs_remove_device(void);
 /** No more bytes than these can be registered at a time (ENOMEM); 0: any number. */
 void fake_verbs_lock_limit(unsigned long bytes);
+/** How many devices there are from now on, 1 to 4 (fake0 of 2.5 Gb/s, fake1 of 10, fake2 and fake3 of 2.5); also FAKE_VERBS_DEVICES. */
+void fake_verbs_devices(int count);
+/** Where sysfs is; "": nowhere. Devices lie in `root`/class/infiniband. Also FAKE_VERBS_SYSFS. */
+void fake_verbs_sysfs(const char *root);
+/**
+ * What befalls a device when `after` more packets of it have gone (0: at once): "cut" no packet leaves or comes in any more; "port" the same, and
+ * the event PORT_ERR; "fatal" the event DEVICE_FATAL; "removed" all of remove_device, for this one.
+ */
+void fake_verbs_harm(int device, const char *what, unsigned after);
+/** Bytes of sends and writes of a device that arrived. */
+unsigned long fake_verbs_bytes(int device);
+/** ibv_destroy_qp takes so many milliseconds. */
+void fake_verbs_block_destroy(unsigned milliseconds);
 /** Is nothing of this process's under way? */
 int fake_verbs_is_quiet(void);
 /**
- * "context", "pd", "mr", "cq", "qp", "channel": how many there are. "rnr": receivers that were not ready; "overflow": completion queues
+ * "context", "pd", "mr", "cq", "qp", "channel": how many there are; "registered": bytes of the "mr". "rnr": receivers that were not ready; "overflow": completion queues
  * that overflowed; "misuse": rules of the interface that were broken; "writes", "sends": done; "refused": writes refused for their key.
  * A function's name: calls since fake_verbs_calm.
  */

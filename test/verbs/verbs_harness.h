@@ -30,6 +30,11 @@ struct Fake {
     decltype(&fake_verbs_remove_device) remove_device = find<decltype(&fake_verbs_remove_device)>("fake_verbs_remove_device");
     decltype(&fake_verbs_lock_limit) lock_limit = find<decltype(&fake_verbs_lock_limit)>("fake_verbs_lock_limit");
     decltype(&fake_verbs_count) count = find<decltype(&fake_verbs_count)>("fake_verbs_count");
+    decltype(&fake_verbs_devices) devices = find<decltype(&fake_verbs_devices)>("fake_verbs_devices");
+    decltype(&fake_verbs_sysfs) sysfs = find<decltype(&fake_verbs_sysfs)>("fake_verbs_sysfs");
+    decltype(&fake_verbs_harm) harm = find<decltype(&fake_verbs_harm)>("fake_verbs_harm");
+    decltype(&fake_verbs_bytes) bytes = find<decltype(&fake_verbs_bytes)>("fake_verbs_bytes");
+    decltype(&fake_verbs_block_destroy) block_destroy = find<decltype(&fake_verbs_block_destroy)>("fake_verbs_block_destroy");
 };
 
 inline Fake &fake()

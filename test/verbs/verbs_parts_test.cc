@@ -45,7 +45,7 @@ struct Registry : Verbs {
         ASSERT_NE(context, nullptr);
         pd = library()->alloc_pd(context);
         const verbs_memory_config_t config = {1 << 20, 1000, false, false};
-        verbs_memory_init(&memory, library(), pd, &config);
+        verbs_memory_init(&memory, library(), &pd, 1, &config);
     }
     void TearDown() override
     {
@@ -111,7 +111,7 @@ struct Watched : Registry {
         Registry::SetUp();
         verbs_memory_destroy(&memory);
         const verbs_memory_config_t config = {1 << 20, 3, true, false};
-        verbs_memory_init(&memory, library(), pd, &config);
+        verbs_memory_init(&memory, library(), &pd, 1, &config);
         char *probe = map();
         use(probe);
         watches = memory.kept > 0;
@@ -119,7 +119,7 @@ struct Watched : Registry {
         use(probe = map());
         munmap(probe, size);
         verbs_memory_destroy(&memory);
-        verbs_memory_init(&memory, library(), pd, &config);
+        verbs_memory_init(&memory, library(), &pd, 1, &config);
         if (!watches) printf("this kernel does not allow userfaultfd: registrations are not kept\n");
     }
     /* Far below all other mappings, where the kernel puts nothing by itself: what is unmapped for a moment becomes no other thread's memory. */
@@ -284,7 +284,7 @@ TEST_F(Registry, AgreesWithAModel)
             break;
         case 2:
             ASSERT_EQ(verbs_memory_take(&memory, base, length, true, &region), QUOIT_OK) << error_text();
-            ASSERT_TRUE(region->mr != nullptr && region->base <= (uintptr_t)base && (uintptr_t)base + length <= region->base + region->length);
+            ASSERT_TRUE(region->mr[0] != nullptr && region->base <= (uintptr_t)base && (uintptr_t)base + length <= region->base + region->length);
             taken.push_back(region);
             break;
         default:
@@ -303,49 +303,107 @@ TEST_F(Registry, AgreesWithAModel)
 
 /* ---------------------------------------------------------------- the choice of device, port and GID */
 
-verbs_candidate_t candidate(const char *device, int port, int index, verbs_gid_type_t type, const char *address, unsigned rate, bool active = true)
+struct Port {
+    const char *device;
+    int port, index;
+    verbs_gid_type_t type;
+    const char *address;
+    unsigned gbps;
+    bool active = true;
+    int distance = 0;
+    bool software = false;
+};
+
+verbs_candidate_t candidate(const Port &port)
 {
     verbs_candidate_t one{};
-    snprintf(one.device, sizeof one.device, "%s", device);
-    one.port = port;
-    one.gid_index = index;
-    one.type = type;
-    one.ethernet = type != VERBS_GID_IB;
-    one.active = active;
-    one.rate = rate;
-    if (strcmp(address, "link") == 0) one.gid.raw[0] = 0xfe, one.gid.raw[1] = 0x80;
-    else if (strcmp(address, "ipv4") == 0) one.gid.raw[10] = one.gid.raw[11] = 0xff;
+    snprintf(one.device, sizeof one.device, "%s", port.device);
+    one.port = port.port;
+    one.gid_index = port.index;
+    one.type = port.type;
+    one.ethernet = port.type != VERBS_GID_IB;
+    one.active = port.active;
+    one.mbps = 1000 * port.gbps;
+    one.distance = port.distance;
+    one.software = port.software;
+    if (strcmp(port.address, "link") == 0) one.gid.raw[0] = 0xfe, one.gid.raw[1] = 0x80;
+    else if (strcmp(port.address, "ipv4") == 0) one.gid.raw[10] = one.gid.raw[11] = 0xff;
     else one.gid.raw[0] = 0xfd;
     one.gid.raw[15] = 7;
     return one;
 }
 
-const std::vector<verbs_candidate_t> machine = {
-    candidate("mlx5_0", 1, 0, VERBS_GID_ROCE_V1, "link", 100), candidate("mlx5_0", 1, 1, VERBS_GID_ROCE_V2, "link", 100),
-    candidate("mlx5_0", 1, 2, VERBS_GID_ROCE_V1, "ipv4", 100), candidate("mlx5_0", 1, 3, VERBS_GID_ROCE_V2, "global", 100),
-    candidate("mlx5_0", 1, 4, VERBS_GID_ROCE_V2, "ipv4", 100), candidate("mlx5_1", 1, 0, VERBS_GID_IB, "link", 400, false),
-    candidate("mlx5_2", 1, 0, VERBS_GID_IB, "link", 200),      candidate("mlx5_2", 2, 0, VERBS_GID_IB, "link", 200)};
+const std::vector<Port> machine = {
+    {"mlx5_0", 1, 0, VERBS_GID_ROCE_V1, "link", 100}, {"mlx5_0", 1, 1, VERBS_GID_ROCE_V2, "link", 100},
+    {"mlx5_0", 1, 2, VERBS_GID_ROCE_V1, "ipv4", 100}, {"mlx5_0", 1, 3, VERBS_GID_ROCE_V2, "global", 100},
+    {"mlx5_0", 1, 4, VERBS_GID_ROCE_V2, "ipv4", 100}, {"mlx5_1", 1, 0, VERBS_GID_IB, "link", 400, false},
+    {"mlx5_2", 1, 0, VERBS_GID_IB, "link", 200},      {"mlx5_2", 2, 0, VERBS_GID_IB, "link", 200}};
 
-std::string choice(const verbs_wish_t &wish)
+std::string choice(const verbs_wish_t &wish, const std::vector<Port> &ports = machine)
 {
-    verbs_candidate_t chosen;
-    if (verbs_device_choose(machine.data(), (int)machine.size(), &wish, &chosen) != QUOIT_OK) return std::string("error: ") + error_text();
-    return std::string(chosen.device) + ":" + std::to_string(chosen.port) + " " + std::to_string(chosen.gid_index);
+    verbs_candidate_t chosen[VERBS_MOST_RAILS];
+    std::vector<verbs_candidate_t> all;
+    int count = 0;
+    for (auto &port : ports) all.push_back(candidate(port));
+    if (verbs_device_choose(all.data(), (int)all.size(), &wish, chosen, &count) != QUOIT_OK) return std::string("error: ") + error_text();
+    std::string text;
+    for (int i = 0; i < count; i++)
+        text += (i > 0 ? ", " : "") + std::string(chosen[i].device) + ":" + std::to_string(chosen[i].port) + " " + std::to_string(chosen[i].gid_index);
+    return text;
 }
 
-TEST(VerbsDevice, TheFastestActivePortAndItsBestGid)
+TEST(VerbsDevice, TheFastestActivePortsAndTheirBestGids)
 {
-    EXPECT_EQ(choice({"", 0, -1}), "mlx5_2:1 0");
-    EXPECT_EQ(choice({nullptr, 0, -1}), "mlx5_2:1 0");
-    EXPECT_EQ(choice({"mlx5_0", 0, -1}), "mlx5_0:1 4");
-    EXPECT_EQ(choice({"mlx5_0:1", 0, 1}), "mlx5_0:1 1");
-    EXPECT_EQ(choice({"", 2, -1}), "mlx5_2:2 0");
-    EXPECT_EQ(choice({"mlx5_2:2", 0, -1}), "mlx5_2:2 0");
+    EXPECT_EQ(choice({"", false, 0, -1}), "mlx5_2:1 0, mlx5_2:2 0");
+    EXPECT_EQ(choice({nullptr, false, 0, -1}), "mlx5_2:1 0, mlx5_2:2 0");
+    EXPECT_EQ(choice({"mlx5_0", false, 0, -1}), "mlx5_0:1 4");
+    EXPECT_EQ(choice({"mlx5_0:1", false, 0, 1}), "mlx5_0:1 1");
+    EXPECT_EQ(choice({"", false, 2, -1}), "mlx5_2:2 0");
+    EXPECT_EQ(choice({"mlx5_2:2", false, 0, -1}), "mlx5_2:2 0");
+}
+
+TEST(VerbsDevice, SeveralAreNamedOrLeftOut)
+{
+    EXPECT_EQ(choice({"mlx5_2:2,mlx5_0", false, 0, -1}), "mlx5_0:1 4, mlx5_2:2 0") << "in the order of their names, so that both sides pair alike";
+    EXPECT_EQ(choice({"mlx5_*", false, 0, -1}), "mlx5_0:1 4, mlx5_2:1 0, mlx5_2:2 0");
+    EXPECT_EQ(choice({"mlx5_0,mlx5_1", false, 0, -1}), "mlx5_0:1 4") << "one of them is down";
+    EXPECT_EQ(choice({"^mlx5_2", false, 0, -1}), "mlx5_0:1 4");
+    EXPECT_EQ(choice({"^mlx5_2:1", false, 0, -1}), "mlx5_2:2 0");
+    const std::vector<Port> many = {{"mlx5_10", 1, 0, VERBS_GID_IB, "link", 400}, {"mlx5_9", 1, 0, VERBS_GID_IB, "link", 400}, {"mlx5_3", 1, 0, VERBS_GID_IB, "link", 200},
+                                    {"mlx5_4", 1, 0, VERBS_GID_IB, "link", 400},  {"mlx5_5", 1, 0, VERBS_GID_IB, "link", 400}};
+    EXPECT_EQ(choice({"", false, 0, -1}, many), "mlx5_4:1 0, mlx5_5:1 0, mlx5_9:1 0, mlx5_10:1 0") << "four at most, the fastest";
+}
+
+/* Two sockets with a device each, and a slow one. */
+TEST(VerbsDevice, TheNearestOfThoseThatAreFastEnough)
+{
+    const auto ports = [](int first, int second, int slow) {
+        return std::vector<Port>{{"mlx5_0", 1, 0, VERBS_GID_IB, "link", 200, true, first}, {"mlx5_1", 1, 0, VERBS_GID_IB, "link", 200, true, second},
+                                 {"mlx4_0", 1, 0, VERBS_GID_IB, "link", 40, true, slow}};
+    };
+    EXPECT_EQ(choice({"", false, 0, -1}, ports(0, 1, 1)), "mlx5_0:1 0");
+    EXPECT_EQ(choice({"", false, 0, -1}, ports(1, 0, 1)), "mlx5_1:1 0");
+    EXPECT_EQ(choice({"", false, 0, -1}, ports(0, 0, 1)), "mlx5_0:1 0, mlx5_1:1 0") << "this process may run near both";
+    EXPECT_EQ(choice({"", false, 0, -1}, ports(1, 1, 0)), "mlx4_0:1 0, mlx5_0:1 0, mlx5_1:1 0") << "a slow one is near, which is no reason to do without the fast ones";
+    EXPECT_EQ(choice({"mlx5_1", false, 0, -1}, ports(0, 1, 1)), "mlx5_1:1 0") << "named";
+}
+
+TEST(VerbsDevice, SoftwareIsUsedWhereItIsAskedFor)
+{
+    const std::vector<Port> both = {{"rxe0", 1, 1, VERBS_GID_ROCE_V2, "ipv4", 400, true, 0, true}, {"mlx5_0", 1, 1, VERBS_GID_ROCE_V2, "ipv4", 25}};
+    const std::vector<Port> only = {both[0]};
+    EXPECT_EQ(choice({"", false, 0, -1}, both), "mlx5_0:1 1") << "hardware first, whatever rate the software claims";
+    EXPECT_EQ(choice({"", false, 0, -1}, only), "rxe0:1 1") << "QUOIT_TRANSPORT=verbs";
+    EXPECT_EQ(choice({"rxe0", true, 0, -1}, both), "rxe0:1 1") << "auto, and the device is named";
+    std::string text = choice({"", true, 0, -1}, only);
+    EXPECT_NE(text.find("rxe0:1 gid 1 RoCE v2 0.0.0.7 (software)"), std::string::npos) << text;
+    EXPECT_NE(text.find("only when QUOIT_TRANSPORT names verbs"), std::string::npos) << text;
 }
 
 TEST(VerbsDevice, WhatDoesNotFitIsToldWithWhatThereIs)
 {
-    for (verbs_wish_t wish : {verbs_wish_t{"mlx5_1", 0, -1}, verbs_wish_t{"mlx5", 0, -1}, verbs_wish_t{"mlx5_0", 0, 9}, verbs_wish_t{"mlx5_0", 2, -1}}) {
+    for (verbs_wish_t wish : {verbs_wish_t{"mlx5_1", false, 0, -1}, verbs_wish_t{"mlx5", false, 0, -1}, verbs_wish_t{"mlx5_0", false, 0, 9},
+                              verbs_wish_t{"mlx5_0", false, 2, -1}}) {
         std::string text = choice(wish);
         EXPECT_EQ(text.rfind("error: ", 0), 0u) << text;
         EXPECT_NE(text.find("QUOIT_VERBS_DEVICE=" + std::string(wish.device)), std::string::npos) << text;
@@ -365,11 +423,14 @@ TEST(VerbsHello, ReadsWhatWasWrittenAndRefusesWhatIsImpossible)
     hello.mtu = 3;
     hello.ethernet = 1;
     hello.stream_qpn = 0x123456;
+    hello.direct_qpn = 0x123457;
+    hello.link = 1;
+    hello.mbps = 100000;
     hello.direct_psn = 0xfffff;
     hello.depth = 32;
     hello.buffer_size = 8192;
     hello.direct_recvs = 32;
-    hello.limits = {8192, 1 << 20, 1 << 18};
+    hello.limits = {8192, 1 << 20, 1 << 18, 3};
     hello.pid = 77;
     strcpy(hello.host, "no\x01" "de");
     verbs_hello_write(&hello, bytes);
@@ -377,6 +438,7 @@ TEST(VerbsHello, ReadsWhatWasWrittenAndRefusesWhatIsImpossible)
     EXPECT_EQ(type, VERBS_NOTICE_HELLO);
     EXPECT_EQ(read.stream_qpn, hello.stream_qpn);
     EXPECT_EQ(read.limits.segment_size, hello.limits.segment_size);
+    EXPECT_TRUE(read.link == 1 && read.mbps == 100000 && read.limits.rails == 3);
     EXPECT_STREQ(read.host, "no?de");
     for (size_t length = 0; length < sizeof bytes; length++) EXPECT_EQ(verbs_notice_parse(bytes, length, &type, &read), QUOIT_ERR_PROTOCOL);
     const unsigned seed = 3;

@@ -39,16 +39,18 @@ typedef struct pipe_ops {
  * the channel but for channel_path.
  */
 typedef struct direct_ops {
-    /** May the peer write there? False: no, its bytes come through the pipes. `window` is what conceal is given. */
-    bool (*expose)(void *context, void *buffer, size_t length, uint64_t *address, uint32_t *key, void **window);
+    /** May the peer write there? Number of keys that open it; 0: no, its bytes come through the pipes. `window` is what conceal is given. */
+    unsigned (*expose)(void *context, void *buffer, size_t length, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window);
     /** The recv has ended. `revoke`: not by its bytes' arrival, so the peer may be writing; when this returns it cannot any more. */
     void (*conceal)(void *context, void *window, bool revoke);
     /** Write; channel_written(send) tells the end, channel_arrived(token) is to be called on the other side. NULL: use the pipes. */
-    void *(*begin)(void *context, const void *buffer, size_t length, uint64_t address, uint32_t key, uint32_t token, void *send);
+    void *(*begin)(void *context, const void *buffer, size_t length, uint64_t address, const uint32_t *keys, unsigned count, uint32_t token, void *send);
     /** The send has ended some other way: when this returns its buffer is not read any more. */
     void (*end)(void *context, void *writing);
     /** The peer called channel_path. An error (with text) breaks the channel. */
     quoit_status_t (*path)(void *context, uint32_t kind, uint64_t epoch, uint64_t number, uint64_t count);
+    /** Bytes of the pieces in which a message of this length is written, the last may be smaller: each brings the token once. Both sides say the same. */
+    uint64_t (*piece)(void *context, uint64_t length);
 } direct_ops_t;
 
 enum { CHANNEL_MAX_PIPES = 16 };
@@ -58,7 +60,7 @@ typedef struct channel_config {
     size_t eager_limit, eager_pool, segment_size; /* bytes; the same on both sides (part of the transports' address) */
     const direct_ops_t *direct;                   /* NULL: the pipes carry all */
     void *direct_context;
-    bool rails; /* both sides: a pipe that breaks is given up, what it did not deliver goes over the others; sends end when they have arrived. Not with `direct` */
+    bool rails; /* both sides: a pipe that breaks is given up, what it did not deliver goes over the others; sends end when they have arrived */
 } channel_config_t;
 
 typedef enum channel_pipe_state {
@@ -113,7 +115,7 @@ void channel_count(const channel_t *channel, uint64_t *sent, uint64_t *received)
 
 /** Direct writing: every byte of the send that begin was given is at the peer. It ends, and `end` is not called. */
 void channel_written(channel_t *channel, void *send);
-/** All bytes of the grant with this token were written by the peer; how many. 0: it has ended; one that was never given breaks the channel. */
+/** A piece of the grant with this token was written whole by the peer; its bytes. 0: the grant has ended; one that was never given breaks the channel. */
 uint64_t channel_arrived(channel_t *channel, uint32_t token);
 /** Bytes that moved past the pipes, for channel_count. */
 void channel_count_direct(channel_t *channel, uint64_t sent, uint64_t received);

@@ -12,7 +12,7 @@ bool channel_write_directly(channel_t *channel, send_node_t *send, const frame_t
     uint32_t token;
     if (!direct || !grant->direct || !channel_grant_token(grant->grant, &token)) return false;
     send->writing = direct->begin(channel->config.direct_context, send->buffer, send->length, grant->offset, grant->remote_key,
-                                  token, send);
+                                  grant->direct, token, send);
     if (!send->writing) return false;
     list_append(&channel->writing, &send->link);
     return true;
@@ -34,10 +34,12 @@ uint64_t channel_arrived(channel_t *channel, uint32_t token)
         status = error_set(QUOIT_ERR_PROTOCOL, "the end of a direct write, token %08x, of a message that comes otherwise", token);
     if (status != QUOIT_OK) channel_break(channel, status);
     if (status != QUOIT_OK || !recv) return 0;
-    uint64_t length = recv->length;
-    recv->claimed = recv->received = length;
+    uint64_t piece = channel->config.direct->piece(channel->config.direct_context, recv->length), left = recv->length - recv->received;
+    if (piece > left) piece = left; /* the pieces' order does not matter: all but one have this size, and the sum tells the last to come */
+    recv->received += piece;
+    if (recv->received == recv->length) recv->claimed = recv->length;
     channel_recv_check(channel, recv);
-    return length;
+    return piece;
 }
 
 void channel_count_direct(channel_t *channel, uint64_t sent, uint64_t received)
@@ -60,7 +62,7 @@ quoit_status_t channel_revoke_arrived(channel_t *channel, const frame_t *frame)
     if (!entry) return QUOIT_OK;
     for (list_t *link = entry->grants.next; link != &entry->grants; link = link->next) {
         block_t *block = container_of(link, block_t, link);
-        if (block->frame.grant == frame->grant) block->frame.direct = false; /* its send will go through the pipes, and be dropped */
+        if (block->frame.grant == frame->grant) block->frame.direct = 0; /* its send will go through the pipes, and be dropped */
     }
     return QUOIT_OK;
 }

@@ -149,8 +149,8 @@ static quoit_status_t announce(channel_t *channel, recv_node_t *recv)
     const direct_ops_t *direct = channel->config.direct;
     uint32_t token;
     if (direct && is_large(channel, recv->length) && channel_grant_token(recv->grant, &token))
-        frame.direct = direct->expose(channel->config.direct_context, recv->buffer, recv->length, &frame.offset, &frame.remote_key,
-                                      &recv->window);
+        frame.direct = (uint8_t)direct->expose(channel->config.direct_context, recv->buffer, recv->length, &frame.offset, frame.remote_key,
+                                               &recv->window);
     return channel_stage(channel, 0, &frame, NULL, 0);
 }
 

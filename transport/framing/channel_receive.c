@@ -13,6 +13,7 @@ static quoit_status_t data_begin(channel_t *channel, inlet_t *inlet)
     recv_node_t *recv;
     quoit_status_t status = channel_grant_find(channel, frame->grant, &recv);
     if (status != QUOIT_OK || !recv) return status;
+    if (recv->received > recv->claimed) return error_set(QUOIT_ERR_PROTOCOL, "data of a message that is written directly");
     if (frame->total != recv->length || frame->length > recv->length - recv->claimed)
         return error_set(QUOIT_ERR_PROTOCOL, "data of %llu bytes for a message of %llu, where %llu of %llu bytes are missing",
                          (unsigned long long)frame->length, (unsigned long long)frame->total,

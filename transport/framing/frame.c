@@ -2,22 +2,19 @@
 /*
  * Frames on the wire. All fields little-endian:
  *   0 magic  1 version  2 type  3 direct  4 what  8 key.comm  16 key.id  24 grant  32 total  40 offset  48 length  56 remote key  60 zero
+ * A GRANT with a second remote key has it at 60. One with three or four has the others at 48, for its length is its total.
  * frame_parse is the one parser: whatever it lets through has lengths within the limits and sums that do not overflow.
  */
 #include "transport/framing/frame.h"
 
-#include <string.h>
+#include "base/bytes.h"
 
-static void put(uint8_t *bytes, uint64_t value, int width)
-{
-    for (int i = 0; i < width; i++) bytes[i] = (uint8_t)(value >> (8 * i));
-}
+static const uint8_t key_place[FRAME_KEYS] = {56, 60, 48, 52};
 
-static uint64_t get(const uint8_t *bytes, int width)
+static void write_keys(const frame_t *frame, uint8_t *header)
 {
-    uint64_t value = 0;
-    for (int i = 0; i < width; i++) value |= (uint64_t)bytes[i] << (8 * i);
-    return value;
+    for (int i = 0; i < frame->direct && i < FRAME_KEYS; i++) bytes_put32(header + key_place[i], frame->remote_key[i]);
+    if (frame->direct == 3) bytes_put32(header + key_place[3], 0);
 }
 
 void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
@@ -26,14 +23,15 @@ void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
     header[1] = FRAME_VERSION;
     header[2] = (uint8_t)frame->type;
     header[3] = frame->direct;
-    put(header + 4, frame->what, 4);
-    put(header + 8, frame->key.comm, 8);
-    put(header + 16, frame->key.id, 8);
-    put(header + 24, frame->grant, 8);
-    put(header + 32, frame->total, 8);
-    put(header + 40, frame->offset, 8);
-    put(header + 48, frame->length, 8);
-    put(header + 56, frame->remote_key, 8);
+    bytes_put32(header + 4, frame->what);
+    bytes_put64(header + 8, frame->key.comm);
+    bytes_put64(header + 16, frame->key.id);
+    bytes_put64(header + 24, frame->grant);
+    bytes_put64(header + 32, frame->total);
+    bytes_put64(header + 40, frame->offset);
+    bytes_put64(header + 48, frame->length);
+    bytes_put64(header + 56, 0);
+    if (frame->direct > 0) write_keys(frame, header);
 }
 
 uint64_t frame_payload(const frame_t *frame)
@@ -80,6 +78,18 @@ static bool lengths_fit(const frame_t *frame, uint64_t eager_limit, uint64_t seg
     }
 }
 
+/* Where a direct grant could have keys and has none. */
+static bool ends_in_zeros(const uint8_t *header, uint8_t direct)
+{
+    return direct == 1 ? bytes_get32(header + 60) == 0 : direct != 3 || bytes_get32(header + 52) == 0;
+}
+
+static void read_keys(const uint8_t *header, frame_t *frame)
+{
+    for (int i = 0; i < frame->direct; i++) frame->remote_key[i] = bytes_get32(header + key_place[i]);
+    if (frame->direct > 2) frame->length = frame->total;
+}
+
 quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eager_limit, uint64_t segment_limit, frame_t *frame)
 {
     if (header[0] != FRAME_MAGIC)
@@ -87,20 +97,21 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
     if (header[1] != FRAME_VERSION)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of version %u, this library speaks %u: the peers run different releases",
                          header[1], FRAME_VERSION);
-    bool direct = header[2] == FRAME_GRANT && header[3] == 1; /* only then there are address and key */
-    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || get(header + 56, direct ? 0 : 4) != 0 || get(header + 60, 4) != 0)
+    uint8_t direct = header[2] == FRAME_GRANT && header[3] <= FRAME_KEYS ? header[3] : 0; /* only then there are address and keys */
+    bool zero = direct > 0 ? ends_in_zeros(header, direct) : bytes_get64(header + 56) == 0;
+    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || !zero)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of unknown type %u", header[2]);
     frame_t parsed = {
         .type = (frame_type_t)header[2],
-        .what = (uint32_t)get(header + 4, 4),
-        .key = {.comm = get(header + 8, 8), .id = get(header + 16, 8)},
-        .grant = get(header + 24, 8),
-        .total = get(header + 32, 8),
-        .offset = get(header + 40, 8),
-        .length = get(header + 48, 8),
+        .what = bytes_get32(header + 4),
+        .key = {.comm = bytes_get64(header + 8), .id = bytes_get64(header + 16)},
+        .grant = bytes_get64(header + 24),
+        .total = bytes_get64(header + 32),
+        .offset = bytes_get64(header + 40),
+        .length = bytes_get64(header + 48),
         .direct = direct,
-        .remote_key = (uint32_t)get(header + 56, 4),
     };
+    if (direct > 0) read_keys(header, &parsed);
     if (parsed.total > FRAME_LENGTH_LIMIT || parsed.offset > FRAME_LENGTH_LIMIT || parsed.length > FRAME_LENGTH_LIMIT ||
         !lengths_fit(&parsed, eager_limit, segment_limit))
         return error_set(QUOIT_ERR_PROTOCOL, "frame %s with impossible lengths: %llu bytes at %llu of %llu (limits: eager %llu, segment %llu)",

@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-enum { FRAME_HEADER_SIZE = 64, FRAME_MAGIC = 0x51, FRAME_VERSION = 1 };
+enum { FRAME_HEADER_SIZE = 64, FRAME_MAGIC = 0x51, FRAME_VERSION = 1, FRAME_KEYS = 4 };
 #define FRAME_LENGTH_LIMIT (UINT64_C(1) << 56) /* bytes of a message; keeps sums of lengths from overflowing */
 
 typedef enum frame_type {
@@ -38,8 +38,8 @@ typedef struct frame {
     uint64_t total;  /* length of the whole message */
     uint64_t offset; /* DATA: of this segment in the message; direct GRANT: address of the buffer */
     uint64_t length; /* payload bytes that follow this header (GRANT, CREDIT: see above, nothing follows) */
-    bool direct;         /* GRANT: the buffer may be written from afar, at `offset` with `remote_key` */
-    uint32_t remote_key;
+    uint8_t direct; /* GRANT: keys of which each opens the buffer to writes from afar, at `offset`: one for each rail; 0: it is closed to them */
+    uint32_t remote_key[FRAME_KEYS];
 } frame_t;
 
 /** Bytes of payload that follow the header (the byte that ends DATA not counted). */

@@ -6,6 +6,7 @@
 #include "transport/ip/tcp_interface.h"
 
 #include "base/clock.h"
+#include "base/place.h"
 #include "base/text.h"
 
 #include <arpa/inet.h>
@@ -14,6 +15,7 @@
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -23,7 +25,7 @@
 
 enum { ITEM_CAPACITY = 64, UNFIT = -1 };
 
-enum { CLASS_ROUTE, CLASS_REAL, CLASS_VIRTUAL, CLASS_LOOPBACK, CLASS_COUNT };
+enum { CLASS_NEARER, CLASS_ROUTE, CLASS_REAL, CLASS_FAR, CLASS_VIRTUAL, CLASS_LOOPBACK, CLASS_COUNT };
 
 typedef struct item {
     char text[ITEM_CAPACITY];
@@ -122,7 +124,17 @@ static bool name_begins(const char *name, const char *const *prefixes)
     return false;
 }
 
-static int interface_class(const tcp_interface_t *interface, const tcp_name_t *route)
+/* As good a way as the route's, from a device that is nearer. */
+static bool is_nearer(const tcp_interface_t *all, int count, const tcp_interface_t *interface, const tcp_name_t *route)
+{
+    for (int i = 0; route != NULL && i < count; i++) {
+        if (!same_ip(route, &all[i].address) || !tcp_interface_reaches(interface, route)) continue;
+        return interface->distance < all[i].distance && 2 * (uint64_t)interface->mbps >= all[i].mbps && !same_ip(&interface->address, route);
+    }
+    return false;
+}
+
+static int interface_class(const tcp_interface_t *all, int count, const tcp_interface_t *interface, const tcp_name_t *route)
 {
     static const char *const virtual[] = {"docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "podman", NULL};
     bool loopback = (interface->flags & IFF_LOOPBACK) != 0;
@@ -131,7 +143,8 @@ static int interface_class(const tcp_interface_t *interface, const tcp_name_t *r
     if (!(interface->flags & IFF_RUNNING) || name_begins(interface->name, virtual)) return CLASS_VIRTUAL;
     if (interface->address.any.sa_family == AF_INET && bits_equal(name_ip(&interface->address), (const uint8_t[]){169, 254}, 16))
         return CLASS_VIRTUAL;
-    return CLASS_REAL;
+    if (is_nearer(all, count, interface, route)) return CLASS_NEARER;
+    return interface->distance > 0 ? CLASS_FAR : CLASS_REAL;
 }
 
 /* Number of the first item that fits, UNFIT for none; *named tells whether it fits by name. */
@@ -154,8 +167,9 @@ static int interface_rank(const tcp_interface_wish_t *wish, const tcp_interface_
     int fit = first_fit(wish->pattern + (exclude ? 1 : 0), all, count, interface, &named);
     if (explicit ? fit == UNFIT : fit != UNFIT) return UNFIT;
     if (tcp_name_is_link_local(&interface->address) && !(explicit && named)) return UNFIT;
-    int class = interface_class(interface, wish->route);
+    int class = interface_class(all, count, interface, wish->route);
     if (tcp_name_is_link_local(&interface->address)) class = CLASS_VIRTUAL;
+    if (explicit && (class == CLASS_NEARER || class == CLASS_FAR)) class = CLASS_REAL; /* rails of a list pair by their place, which is the same for all ranks */
     return (explicit ? fit * CLASS_COUNT : 0) + class;
 }
 
@@ -251,6 +265,16 @@ static unsigned mask_bits(const struct sockaddr *mask)
     return bits;
 }
 
+static void locate(tcp_interface_t *interface)
+{
+    char directory[64];
+    place_t place;
+    snprintf(directory, sizeof directory, "/sys/class/net/%s", interface->name);
+    place_read(directory, &place);
+    interface->distance = place_distance(&place);
+    interface->mbps = tcp_interface_rate(interface->name);
+}
+
 quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
 {
     struct ifaddrs *list;
@@ -273,6 +297,7 @@ quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
         memcpy(&interface->address, entry->ifa_addr, family == AF_INET ? sizeof interface->address.v4 : sizeof interface->address.v6);
         tcp_name_set_port(&interface->address, 0);
         interface->bits = mask_bits(entry->ifa_netmask);
+        locate(interface);
     }
     freeifaddrs(list);
     *all = interfaces;

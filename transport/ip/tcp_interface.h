@@ -20,6 +20,8 @@ typedef struct tcp_interface {
     unsigned flags; /* IFF_UP, IFF_RUNNING, IFF_LOOPBACK */
     tcp_name_t address; /* port 0 */
     unsigned bits;      /* of the address that are its network's; 0: unknown */
+    int distance;       /* of its device from this process (base/place.h); 0: near, or unknown */
+    uint32_t mbps;      /* tcp_interface_rate */
 } tcp_interface_t;
 
 typedef struct tcp_interface_wish {
@@ -30,8 +32,8 @@ typedef struct tcp_interface_wish {
 } tcp_interface_wish_t;
 
 /**
- * The addresses to use, best first, at most `capacity`. A list's order is its user's preference; otherwise: the route's address,
- * real interfaces, virtual ones (docker0, br-*, veth*, no carrier), loopback. IPv6 link-local addresses only where their interface is named.
+ * The addresses to use, best first, at most `capacity`. A list's order is its user's preference; otherwise: the route's address (before it those
+ * of its network whose device is nearer, and at least half as fast), real interfaces, the nearer ones first, virtual ones (docker0, br-*, veth*, no carrier), loopback. IPv6 link-local addresses only where their interface is named.
  * @return ERR_INVALID when the pattern cannot be read; ERR_NOT_FOUND when nothing fits. Both texts list what there is.
  */
 quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, const tcp_interface_wish_t *wish,

@@ -134,25 +134,44 @@ static const char *event_meaning(enum ibv_event_type type)
     }
 }
 
+/* Does an event of this device end a link? */
+static bool ends_link(const verbs_rail_t *rail, const verbs_link_t *link, enum ibv_event_type type, const struct ibv_cq *cq, int port)
+{
+    if (link->rail != rail || link->left) return false;
+    if (cq != NULL) return link->cq != NULL && link->cq->cq == cq;
+    /* A port may come back in time for the only link; of several the others can go on at once. */
+    return type == IBV_EVENT_DEVICE_FATAL || (type == IBV_EVENT_PORT_ERR && port == rail->chosen.port && link->endpoint->links > 1);
+}
+
 /* Errors of queue pairs come as completions too; only what nothing else tells ends connections here. */
+static void take_event(verbs_transport_t *transport, verbs_rail_t *rail, enum ibv_event_type type, const struct ibv_cq *cq, int port)
+{
+    log_write(type == IBV_EVENT_DEVICE_FATAL || type == IBV_EVENT_CQ_ERR ? LOG_ERROR : LOG_INFO, "verbs", "%s: %s (event %d)",
+              rail->chosen.device, event_meaning(type), (int)type);
+    for (list_t *place = transport->endpoints.next; place != &transport->endpoints; place = place->next) {
+        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, link);
+        for (int i = 0; i < endpoint->links; i++) {
+            verbs_link_t *link = &endpoint->link_of[i];
+            if (!ends_link(rail, link, type, cq, port)) continue;
+            if (cq != NULL) link->cq->room = 0; /* nobody joins it any more */
+            verbs_link_break(link, error_set(QUOIT_ERR_SYSTEM, "verbs: %s (%s): %s of this host reports: %s (event %d)", endpoint->name,
+                                             endpoint->description, rail->chosen.device, event_meaning(type), (int)type));
+        }
+    }
+}
+
 static int take_device_events(verbs_transport_t *transport)
 {
     struct ibv_async_event event;
     int done = 0;
-    while (transport->library->get_async_event(transport->context, &event) == 0) {
-        enum ibv_event_type type = event.event_type;
-        const struct ibv_cq *cq = type == IBV_EVENT_CQ_ERR ? event.element.cq : NULL;
-        transport->library->ack_async_event(&event);
-        done++;
-        log_write(type == IBV_EVENT_DEVICE_FATAL || type == IBV_EVENT_CQ_ERR ? LOG_ERROR : LOG_INFO, "verbs", "%s: %s (event %d)",
-                  transport->chosen.device, event_meaning(type), (int)type);
-        if (type != IBV_EVENT_DEVICE_FATAL && cq == NULL) continue;
-        for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
-            verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-            if (cq != NULL && (endpoint->cq == NULL || endpoint->cq->cq != cq)) continue;
-            if (cq != NULL) endpoint->cq->room = 0; /* nobody joins it any more */
-            verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_SYSTEM, "verbs: %s (%s): %s of this host reports: %s (event %d)", endpoint->name,
-                                                     endpoint->description, transport->chosen.device, event_meaning(type), (int)type));
+    for (int i = 0; i < transport->rails; i++) {
+        while (transport->library->get_async_event(transport->rail[i].context, &event) == 0) {
+            enum ibv_event_type type = event.event_type;
+            const struct ibv_cq *cq = type == IBV_EVENT_CQ_ERR ? event.element.cq : NULL;
+            int port = type == IBV_EVENT_PORT_ERR ? event.element.port_num : 0;
+            transport->library->ack_async_event(&event);
+            take_event(transport, &transport->rail[i], type, cq, port);
+            done++;
         }
     }
     return done;
@@ -198,6 +217,7 @@ static int verbs_progress(quoit_transport_t *base)
         transport->woken = false;
         done += take_control_events(transport);
         done += take_device_events(transport);
+        verbs_queues_collect(transport);
     }
     done += verbs_cqs_poll(transport);
     list_t now, *link; /* who becomes active again is looked at next time */

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,16 +32,36 @@ const char *verbs_gid_text(const union ibv_gid *gid, char text[VERBS_GID_TEXT])
     return text;
 }
 
+const char *verbs_port_text(const verbs_candidate_t *port, char text[VERBS_PORT_TEXT])
+{
+    int used = snprintf(text, VERBS_PORT_TEXT, "%s port %d", port->device, port->port);
+    if (port->numa_node >= 0) snprintf(text + used, VERBS_PORT_TEXT - (size_t)used, " at NUMA node %d", port->numa_node);
+    return text;
+}
+
 /* ---------------------------------------------------------------- choosing */
+
+static bool is_one_of(const verbs_candidate_t *candidate, const char *list)
+{
+    for (const char *item = list; *item;) {
+        size_t whole = strcspn(item, ","), length = strcspn(item, ":,");
+        bool any = length > 0 && item[length - 1] == '*';
+        bool port = item[length] != ':' || atoi(item + length + 1) == candidate->port;
+        bool same = any ? strncmp(candidate->device, item, length - 1) == 0 : strlen(candidate->device) == length && memcmp(candidate->device, item, length) == 0;
+        if (length > 0 && same && port) return true;
+        item += whole + (item[whole] == ',');
+    }
+    return false;
+}
+
+static bool names_devices(const verbs_wish_t *wish) { return wish->device != NULL && wish->device[0] != '\0' && wish->device[0] != '^'; }
 
 static bool device_fits(const verbs_candidate_t *candidate, const verbs_wish_t *wish)
 {
-    const char *name = wish->device != NULL ? wish->device : "";
-    size_t length = strcspn(name, ":");
     if (wish->port != 0 && wish->port != candidate->port) return false;
-    if (length == 0) return true;
-    if (name[length] == ':' && atoi(name + length + 1) != candidate->port) return false;
-    return strlen(candidate->device) == length && memcmp(candidate->device, name, length) == 0;
+    if (names_devices(wish)) return is_one_of(candidate, wish->device);
+    if (wish->hardware && candidate->software) return false;
+    return wish->device == NULL || wish->device[0] != '^' || !is_one_of(candidate, wish->device + 1);
 }
 
 /* Less is better. On InfiniBand the GID matters only between subnets: the first one is the port's own. */
@@ -51,39 +72,84 @@ static int gid_order(const verbs_candidate_t *candidate)
     return type * 3 + (verbs_gid_is_ipv4(&candidate->gid) ? 0 : is_link_local(&candidate->gid) ? 2 : 1);
 }
 
-static bool is_better(const verbs_candidate_t *a, const verbs_candidate_t *b)
-{
-    bool same_port = strcmp(a->device, b->device) == 0 && a->port == b->port;
-    if (!same_port) return a->rate > b->rate; /* the first of equals stays */
-    return gid_order(a) < gid_order(b);
-}
+static bool is_same_port(const verbs_candidate_t *a, const verbs_candidate_t *b) { return strcmp(a->device, b->device) == 0 && a->port == b->port; }
 
 static quoit_status_t nothing_fits(const verbs_candidate_t *all, int count, const verbs_wish_t *wish)
 {
     char list[700] = "", gid[VERBS_GID_TEXT], index[32] = "", port[32] = "";
     size_t used = 0;
-    for (int i = 0; i < count && used < sizeof list - 128; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s:%d gid %d %s %s%s", i > 0 ? ", " : "", all[i].device, all[i].port,
+    bool software = false;
+    for (int i = 0; i < count && used < sizeof list - 128; i++) {
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s:%d gid %d %s %s%s%s", i > 0 ? ", " : "", all[i].device, all[i].port,
                                  all[i].gid_index, verbs_gid_type_name(all[i].type), verbs_gid_text(&all[i].gid, gid),
-                                 all[i].active ? "" : " (down)");
+                                 all[i].software ? " (software)" : "", all[i].active ? "" : " (down)");
+        software = software || all[i].software;
+    }
     if (wish->port != 0) snprintf(port, sizeof port, ", port %d", wish->port);
     if (wish->gid_index >= 0) snprintf(index, sizeof index, ", GID index %d", wish->gid_index);
-    return error_set(QUOIT_ERR_NOT_FOUND,
-                     "no active port with a GID fits (QUOIT_VERBS_DEVICE=%s%s%s); there is: %s", wish->device != NULL ? wish->device : "",
-                     port, index, count > 0 ? list : "nothing");
+    return error_set(QUOIT_ERR_NOT_FOUND, "no active port with a GID fits (QUOIT_VERBS_DEVICE=%s%s%s); there is: %s%s", wish->device != NULL ? wish->device : "",
+                     port, index, count > 0 ? list : "nothing",
+                     software && wish->hardware ? "; devices in software are slower than tcp, and used only when QUOIT_TRANSPORT names verbs or QUOIT_VERBS_DEVICE names them" : "");
 }
 
-quoit_status_t verbs_device_choose(const verbs_candidate_t *all, int count, const verbs_wish_t *wish, verbs_candidate_t *chosen)
+/* Ports that fit, each with its best GID. */
+static int find_ports(const verbs_candidate_t *all, int count, const verbs_wish_t *wish, const verbs_candidate_t **port)
 {
-    const verbs_candidate_t *best = NULL;
+    int found = 0;
     for (int i = 0; i < count; i++) {
-        const verbs_candidate_t *candidate = &all[i];
-        if (!candidate->active || !device_fits(candidate, wish)) continue;
-        if (wish->gid_index >= 0 && candidate->gid_index != wish->gid_index) continue;
-        if (best == NULL || is_better(candidate, best)) best = candidate;
+        int at = 0;
+        if (!all[i].active || !device_fits(&all[i], wish) || (wish->gid_index >= 0 && all[i].gid_index != wish->gid_index)) continue;
+        while (at < found && !is_same_port(port[at], &all[i])) at++;
+        if (at == found || gid_order(&all[i]) < gid_order(port[at])) port[at] = &all[i];
+        found += at == found;
     }
-    if (best == NULL) return nothing_fits(all, count, wish);
-    *chosen = *best;
+    return found;
+}
+
+/* Those that carry together; number of them, in front. */
+static int keep_alike(const verbs_candidate_t **port, int count)
+{
+    const verbs_candidate_t *best = port[0];
+    int reach = INT_MAX, kept = 0;
+    for (int i = 1; i < count; i++)
+        if (port[i]->software != best->software ? best->software : port[i]->mbps > best->mbps) best = port[i]; /* the first of equals stays */
+    for (int i = 0; i < count; i++)
+        if (port[i]->ethernet == best->ethernet && port[i]->software == best->software && 2 * (uint64_t)port[i]->mbps >= best->mbps && port[i]->distance < reach)
+            reach = port[i]->distance;
+    for (int i = 0; i < count; i++)
+        if (port[i]->ethernet == best->ethernet && port[i]->type == best->type && port[i]->software == best->software && port[i]->distance <= reach) port[kept++] = port[i];
+    return kept;
+}
+
+static int faster_first(const void *a, const void *b)
+{
+    const verbs_candidate_t *one = *(const verbs_candidate_t *const *)a, *other = *(const verbs_candidate_t *const *)b;
+    if (one->mbps != other->mbps) return one->mbps < other->mbps ? 1 : -1;
+    return one < other ? -1 : 1;
+}
+
+/* As people count: mlx5_2 before mlx5_10. */
+static int by_name(const void *a, const void *b)
+{
+    const verbs_candidate_t *one = a, *other = b;
+    size_t length = strlen(one->device), others = strlen(other->device);
+    int order = length != others && strcspn(one->device, "_0123456789") == strcspn(other->device, "_0123456789") ? (length < others ? -1 : 1) : strcmp(one->device, other->device);
+    return order != 0 ? order : one->port - other->port;
+}
+
+quoit_status_t verbs_device_choose(const verbs_candidate_t *all, int count, const verbs_wish_t *wish, verbs_candidate_t chosen[VERBS_MOST_RAILS], int *chosen_count)
+{
+    const verbs_candidate_t **port = calloc((size_t)count + 1, sizeof(const verbs_candidate_t *));
+    if (port == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "no memory for a list of devices");
+    int found = find_ports(all, count, wish, port);
+    if (found > 0 && !names_devices(wish)) found = keep_alike(port, found);
+    qsort(port, (size_t)found, sizeof(const verbs_candidate_t *), faster_first);
+    if (found > VERBS_MOST_RAILS) found = VERBS_MOST_RAILS;
+    for (int i = 0; i < found; i++) chosen[i] = *port[i];
+    free(port);
+    if (found == 0) return nothing_fits(all, count, wish);
+    qsort(chosen, (size_t)found, sizeof *chosen, by_name);
+    *chosen_count = found;
     return QUOIT_OK;
 }
 
@@ -125,20 +191,20 @@ static bool read_gid(const verbs_library_t *library, struct ibv_context *context
     return memcmp(&candidate->gid, &nothing, sizeof nothing) != 0;
 }
 
-static unsigned rate_of(const struct ibv_port_attr *port)
+/* Mb/s. Fields are those of the InfiniBand architecture's PortInfo: a bit for each width and speed. */
+static uint32_t rate_of(const struct ibv_port_attr *port)
 {
+    static const struct {
+        unsigned code, mbps;
+    } speeds[] = {{1, 2500}, {2, 5000}, {4, 10000}, {8, 10000}, {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
     unsigned lanes = port->active_width == 2 ? 4 : port->active_width == 4 ? 8 : port->active_width == 8 ? 12 : port->active_width == 16 ? 2 : 1;
-    unsigned speed = port->active_speed == 1    ? 2
-                     : port->active_speed == 2  ? 5
-                     : port->active_speed <= 8  ? 10
-                     : port->active_speed == 16 ? 14
-                     : port->active_speed == 32 ? 25
-                     : port->active_speed == 64 ? 50
-                                                : 100;
-    return lanes * speed;
+    uint32_t mbps = 2500;
+    for (size_t i = 0; i < sizeof speeds / sizeof *speeds; i++)
+        if (port->active_speed >= speeds[i].code) mbps = speeds[i].mbps;
+    return lanes * mbps;
 }
 
-static bool scan_port(const verbs_library_t *library, struct ibv_context *context, const char *name, int number, candidates_t *list)
+static bool scan_port(const verbs_library_t *library, struct ibv_context *context, const char *name, const place_t *place, int number, candidates_t *list)
 {
     struct ibv_port_attr port;
     memset(&port, 0, sizeof port);
@@ -148,7 +214,10 @@ static bool scan_port(const verbs_library_t *library, struct ibv_context *contex
                                    .ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET,
                                    .lid = port.lid,
                                    .mtu = port.active_mtu,
-                                   .rate = rate_of(&port)};
+                                   .mbps = rate_of(&port),
+                                   .distance = place_distance(place),
+                                   .numa_node = place->numa_node,
+                                   .software = place->software};
     snprintf(candidate.device, sizeof candidate.device, "%s", name);
     for (int i = 0; i < port.gid_tbl_len && i < MAX_GIDS; i++) {
         candidate.gid_index = i;
@@ -161,11 +230,13 @@ static bool scan_device(const verbs_library_t *library, struct ibv_device *devic
 {
     struct ibv_device_attr attributes;
     bool good = true;
+    place_t place;
     struct ibv_context *context = library->open_device(device);
     if (context == NULL) return true;
+    place_read(device->ibdev_path, &place);
     if (library->query_device(context, &attributes) == 0)
         for (int port = 1; good && port <= attributes.phys_port_cnt; port++)
-            good = scan_port(library, context, library->get_device_name(device), port, list);
+            good = scan_port(library, context, library->get_device_name(device), &place, port, list);
     if (library->close_device(context) != 0) library->close_device(context); /* an interrupted one succeeds the second time */
     return good;
 }

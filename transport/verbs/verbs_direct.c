@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The direct path: one queue pair whose RDMA writes put granted messages where they belong. The last write of a message carries its
- * token to the receiver (write with immediate), which uses up one of the receives that the peer has posted (`credits`).
+ * token to the receiver (write with immediate), which uses up one of the receives that the peer has posted (`credits`). Taking back what was
+ * granted is verbs_reset.c's.
  *
- * Stopping. A grant that ends before its bytes came (cancel, mismatch), and a send that ends before they went, must end the device's
- * access at once, without waiting for the peer. Unregistering would not do: the memory may serve other messages, and a write that finds it
- * closed breaks the queue pair anyway. So the queue pair is reset, which the device does before it answers, and both sides begin a new epoch:
- *
- *   whoever stops    ERR, take the last completions, RESET, INIT, receives posted; on the stream: REVOKE for each grant that ended,
- *                    RESET(epoch, first packet number, how many ends of messages it took in the old epoch)
- *   the other side   on RESET of the next epoch: the same, with its own numbers
- *   both             with both RESETs known: of the messages that were under way, the first `count` are done; RTR, RTS; READY on the stream
- *   both             with the peer's READY: what is not done is written anew, from its beginning
- *
- * A message is never written again after its receiver has taken its end, so nobody's buffer is touched once it was given back.
- * A side that leaves says LAST(how many ends it took) before its goodbye.
- * An error of a write is treated likewise: a new epoch, and if the same message fails four times, the connection ends.
+ * Several links: a message is written in pieces, each with an end of its own; both sides know their number from the message's length.
+ * Which link takes the next is verbs_rails.c's. Pieces are made when they are posted, so there are never more of them than the links take at once.
  *
  * Completions may be taken while the channel walks its lists (it calls conceal and end), so the channel is told of ends only from
  * verbs_direct_tell.
@@ -27,57 +17,89 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { PIECE = 1 << 20, ENDS_APART = 64 << 10, MOST_ATTEMPTS = 4, MOST_ERRORS = 8, PATH_RESET = 1, PATH_READY = 2, PATH_LAST = 3 };
+enum { WRITE_MOST = 1 << 20, ENDS_APART = 64 << 10, MOST_ATTEMPTS = 4, MOST_ERRORS = 8, PIECES = 16, PIECE_LEAST = 32 << 10 };
 
 void verbs_direct_init(verbs_direct_t *direct)
 {
     list_init(&direct->waiting);
     list_init(&direct->posted);
     list_init(&direct->doubtful);
-    list_init(&direct->finished);
-    list_init(&direct->free_puts);
     direct->state = VERBS_PATH_DOWN;
 }
 
-static int post_recv(verbs_endpoint_t *endpoint)
+static int post_recv(verbs_link_t *link)
 {
-    struct ibv_recv_wr work = {.wr_id = verbs_work_id(endpoint, VERBS_DIRECT_RECV, endpoint->direct.epoch, 0)}, *bad;
-    return ibv_post_recv(endpoint->direct.qp, &work, &bad);
+    struct ibv_recv_wr work = {.wr_id = verbs_work_id(link, VERBS_DIRECT_RECV, link->direct.epoch, 0)}, *bad;
+    return ibv_post_recv(link->direct.qp, &work, &bad);
 }
 
-quoit_status_t verbs_direct_prepare(verbs_endpoint_t *endpoint)
+quoit_status_t verbs_direct_prepare(verbs_link_t *link)
 {
     for (int i = 0; i < VERBS_DIRECT_RECVS; i++) {
-        int error = post_recv(endpoint);
-        if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post receive %d", endpoint->name, i);
+        int error = post_recv(link);
+        if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post receive %d", link->endpoint->name, i);
     }
     return QUOIT_OK;
 }
 
-void verbs_direct_start(verbs_endpoint_t *endpoint)
+void verbs_direct_start(verbs_link_t *link)
 {
-    endpoint->direct.peer_recvs = endpoint->direct.credits = endpoint->peer_hello.direct_recvs;
-    endpoint->direct.state = VERBS_PATH_UP;
+    link->direct.peer_recvs = link->direct.credits = link->peer.direct_recvs;
+    link->direct.state = VERBS_PATH_UP;
 }
 
 /* ---------------------------------------------------------------- puts */
 
-static void put_free(verbs_endpoint_t *endpoint, verbs_put_t *put)
+static bool is_split(const verbs_endpoint_t *endpoint) { return endpoint->links > 1; }
+
+/* Enough pieces to come near to the rates, none so small that its end counts. */
+static uint64_t direct_piece(void *context, uint64_t length)
 {
-    for (uint32_t i = 0; i < endpoint->direct.write_count; i++) {
-        verbs_write_t *write = &endpoint->direct.writes[(endpoint->direct.write_first + i) % VERBS_DIRECT_SENDS];
-        if (write->put == put) write->put = NULL;
-    }
-    verbs_memory_give(&endpoint->transport->memory, put->region);
-    put->region = NULL;
-    list_remove(&put->link);
-    list_append(&endpoint->direct.free_puts, &put->link);
+    if (!is_split(context)) return length;
+    uint64_t piece = ((length + PIECES - 1) / PIECES + 4095) & ~(uint64_t)4095;
+    return piece < PIECE_LEAST ? PIECE_LEAST : piece > WRITE_MOST ? WRITE_MOST : piece;
 }
 
-static void put_written(verbs_endpoint_t *endpoint, verbs_put_t *put)
+static verbs_put_t *put_make(verbs_endpoint_t *endpoint)
 {
+    list_t *link = list_pop(&endpoint->free_puts);
+    return link != NULL ? container_of(link, verbs_put_t, link) : malloc(sizeof(verbs_put_t));
+}
+
+static void put_free(verbs_endpoint_t *endpoint, verbs_put_t *put)
+{
+    for (int k = 0; k < endpoint->links; k++) {
+        verbs_direct_t *direct = &endpoint->link_of[k].direct;
+        for (uint32_t i = 0; i < direct->write_count; i++) {
+            verbs_write_t *write = &direct->writes[(direct->write_first + i) % VERBS_DIRECT_SENDS];
+            if (write->put == put) write->put = NULL;
+        }
+    }
+    if (put->message == NULL) verbs_memory_give(&endpoint->transport->memory, put->region);
+    put->region = NULL;
+    list_remove(&put->link);
+    list_append(&endpoint->free_puts, &put->link);
+}
+
+static void message_free(verbs_endpoint_t *endpoint, verbs_message_t *message)
+{
+    verbs_memory_give(&endpoint->transport->memory, message->region);
+    list_remove(&message->link);
+    list_append(&endpoint->free_messages, &message->link);
+}
+
+void verbs_put_written(verbs_endpoint_t *endpoint, verbs_put_t *put)
+{
+    verbs_message_t *message = put->message;
     void *send = put->send;
-    put_free(endpoint, put);
+    if (message != NULL) {
+        message->done += put->length;
+        put_free(endpoint, put);
+        if (message->done < message->length) return;
+        message_free(endpoint, message);
+    } else {
+        put_free(endpoint, put);
+    }
     channel_written(endpoint->channel, send);
 }
 
@@ -88,52 +110,77 @@ static void tell_unregistered(verbs_transport_t *transport)
     transport->told_unregistered = true;
 }
 
-static void *direct_begin(void *context, const void *buffer, size_t length, uint64_t address, uint32_t key, uint32_t token, void *send)
+static bool is_broken(const verbs_endpoint_t *endpoint)
+{
+    for (int i = 0; i < endpoint->links; i++)
+        if (endpoint->link_of[i].direct.state == VERBS_PATH_BROKEN) return true;
+    return false;
+}
+
+static void *begin_pieces(verbs_endpoint_t *endpoint, const verbs_message_t *message)
+{
+    list_t *link = list_pop(&endpoint->free_messages);
+    verbs_message_t *made = link != NULL ? container_of(link, verbs_message_t, link) : malloc(sizeof *made);
+    if (made == NULL) return NULL;
+    *made = *message;
+    list_append(&endpoint->messages, &made->link);
+    return made;
+}
+
+/* The grant's keys are those of the peer's rails, and link i joins the i-th. */
+static void *direct_begin(void *context, const void *buffer, size_t length, uint64_t address, const uint32_t *keys, unsigned count, uint32_t token, void *send)
 {
     verbs_endpoint_t *endpoint = context;
     verbs_region_t *region;
-    if (endpoint->direct.state == VERBS_PATH_BROKEN) return NULL;
+    void *made = NULL;
+    if (is_broken(endpoint) || count < (unsigned)endpoint->links) return NULL;
     if (verbs_memory_take(&endpoint->transport->memory, buffer, length, false, &region) != QUOIT_OK) {
         tell_unregistered(endpoint->transport);
         return NULL;
     }
-    list_t *link = list_pop(&endpoint->direct.free_puts);
-    verbs_put_t *put = link != NULL ? container_of(link, verbs_put_t, link) : malloc(sizeof *put);
-    if (put == NULL) {
-        verbs_memory_give(&endpoint->transport->memory, region);
-        return NULL;
+    if (is_split(endpoint)) {
+        verbs_message_t message = {.buffer = buffer, .length = length, .address = address, .token = token, .send = send, .region = region};
+        for (int i = 0; i < endpoint->links; i++) message.keys[i] = keys[i];
+        made = begin_pieces(endpoint, &message);
+    } else {
+        verbs_put_t *put = put_make(endpoint);
+        if (put != NULL) {
+            *put = (verbs_put_t){.buffer = buffer, .length = length, .address = address, .key = keys[0], .token = token, .send = send, .region = region};
+            list_append(&endpoint->link_of[0].direct.waiting, &put->link);
+        }
+        made = put;
     }
-    *put = (verbs_put_t){.buffer = buffer, .length = length, .address = address, .key = key, .token = token, .send = send, .region = region};
-    list_append(&endpoint->direct.waiting, &put->link);
-    return put;
+    if (made == NULL) verbs_memory_give(&endpoint->transport->memory, region);
+    return made;
 }
 
-static bool direct_expose(void *context, void *buffer, size_t length, uint64_t *address, uint32_t *key, void **window)
+static unsigned direct_expose(void *context, void *buffer, size_t length, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window)
 {
     verbs_endpoint_t *endpoint = context;
+    verbs_memory_t *memory = &endpoint->transport->memory;
     verbs_region_t *region;
-    if (endpoint->direct.state == VERBS_PATH_BROKEN) return false;
-    if (verbs_memory_take(&endpoint->transport->memory, buffer, length, true, &region) != QUOIT_OK) {
+    if (is_broken(endpoint)) return 0;
+    if (verbs_memory_take(memory, buffer, length, true, &region) != QUOIT_OK) {
         tell_unregistered(endpoint->transport);
-        return false;
+        return 0;
     }
     *address = (uintptr_t)buffer;
-    *key = region->mr->rkey;
+    for (int i = 0; i < endpoint->links; i++) keys[i] = region->mr[i] != NULL ? region->mr[i]->rkey : 0;
     *window = region;
-    return true;
+    return (unsigned)endpoint->links;
 }
 
 /* ---------------------------------------------------------------- writing */
 
-static bool post_write(verbs_endpoint_t *endpoint, verbs_put_t *put, int *error)
+static bool post_write(verbs_link_t *link, verbs_put_t *put, int *error)
 {
-    verbs_direct_t *direct = &endpoint->direct;
+    verbs_direct_t *direct = &link->direct;
     uint64_t left = put->length - put->posted;
-    uint32_t length = left < PIECE ? (uint32_t)left : PIECE, index = (direct->write_first + direct->write_count) % VERBS_DIRECT_SENDS;
-    bool apart = endpoint->transport->options.adaptive_routing && put->length >= ENDS_APART; /* packets with an immediate go one way only */
+    uint32_t length = left < WRITE_MOST ? (uint32_t)left : WRITE_MOST, index = (direct->write_first + direct->write_count) % VERBS_DIRECT_SENDS;
+    bool apart = link->endpoint->transport->options.adaptive_routing && put->length >= ENDS_APART; /* packets with an immediate go one way only */
     bool last = apart ? left == 0 : length == left, signalled = last || direct->unsignalled + 1 >= VERBS_DIRECT_SENDS / 4;
-    struct ibv_sge place = {.addr = (uintptr_t)(put->buffer + put->posted), .length = length, .lkey = put->region->mr->lkey};
-    struct ibv_send_wr work = {.wr_id = verbs_work_id(endpoint, VERBS_DIRECT_WRITE, direct->epoch, index),
+    struct ibv_sge place = {.addr = (uintptr_t)(put->buffer + put->posted), .length = length, .lkey = put->region->mr[link->number]->lkey};
+    struct ibv_send_wr work = {.wr_id = verbs_work_id(link, VERBS_DIRECT_WRITE, direct->epoch, index),
                                .sg_list = &place,
                                .num_sge = length > 0,
                                .opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
@@ -150,226 +197,166 @@ static bool post_write(verbs_endpoint_t *endpoint, verbs_put_t *put, int *error)
     if (last) {
         put->sequence = ++direct->ends_sent;
         direct->credits--;
+        direct->flying++;
         list_remove(&put->link);
         list_append(&direct->posted, &put->link);
     }
     return true;
 }
 
-static bool can_post(const verbs_direct_t *direct)
+/* The next of the pieces that no link has yet: bytes of it, 0: none. */
+static uint64_t next_piece(verbs_endpoint_t *endpoint)
 {
-    return direct->state == VERBS_PATH_UP && direct->write_count < VERBS_DIRECT_SENDS && direct->credits > 0 && !list_is_empty(&direct->waiting);
+    if (!list_is_empty(&endpoint->again)) return container_of(endpoint->again.next, verbs_put_t, link)->length;
+    if (list_is_empty(&endpoint->messages)) return 0;
+    const verbs_message_t *message = container_of(endpoint->messages.next, verbs_message_t, link);
+    uint64_t piece = direct_piece(endpoint, message->length), left = message->length - message->cut;
+    return piece < left ? piece : left;
 }
 
-static int post_writes(verbs_endpoint_t *endpoint)
+/* It becomes this link's. False: no memory for it. */
+static bool take_piece(verbs_link_t *link)
 {
+    verbs_endpoint_t *endpoint = link->endpoint;
+    list_t *again = list_pop(&endpoint->again);
+    verbs_put_t *put = again != NULL ? container_of(again, verbs_put_t, link) : put_make(endpoint);
+    if (put == NULL) return false;
+    if (again == NULL) {
+        verbs_message_t *message = container_of(endpoint->messages.next, verbs_message_t, link);
+        *put = (verbs_put_t){.buffer = message->buffer + message->cut, .length = next_piece(endpoint), .address = message->address + message->cut,
+                             .token = message->token, .send = message->send, .message = message, .region = message->region};
+        message->cut += put->length;
+        if (message->cut == message->length) list_remove(&message->link);
+    }
+    put->key = put->message->keys[link->number];
+    list_append(&link->direct.waiting, &put->link);
+    verbs_rails_took(link, put->length);
+    return true;
+}
+
+static bool can_post(const verbs_link_t *link)
+{
+    const verbs_direct_t *direct = &link->direct;
+    if (direct->state != VERBS_PATH_UP || direct->write_count == VERBS_DIRECT_SENDS || direct->credits == 0) return false;
+    if (!list_is_empty(&direct->waiting)) return true;
+    if (!is_split(link->endpoint)) return false;
+    uint64_t piece = next_piece(link->endpoint);
+    return piece > 0 && verbs_rails_is_next(link, piece);
+}
+
+static int post_writes(verbs_link_t *link)
+{
+    verbs_direct_t *direct = &link->direct;
     int done = 0, error = 0;
-    while (can_post(&endpoint->direct) && post_write(endpoint, container_of(endpoint->direct.waiting.next, verbs_put_t, link), &error)) done++;
+    while (error == 0 && can_post(link)) {
+        if (list_is_empty(&direct->waiting) && !take_piece(link)) {
+            error = ENOMEM;
+            break;
+        }
+        verbs_put_t *put = container_of(direct->waiting.next, verbs_put_t, link);
+        if (put->region->mr[link->number] == NULL) error = ENODEV; /* gone, and the event of it is still to come */
+        else done += post_write(link, put, &error);
+    }
     if (error == ENOMEM || error == EAGAIN)
-        endpoint->retry = true;
+        link->retry = true;
     else if (error != 0)
-        verbs_endpoint_break(endpoint, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a write", endpoint->name));
+        verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a write", link->endpoint->name));
     return done;
 }
 
 /* All writes up to this one are done. */
-void verbs_direct_written(verbs_endpoint_t *endpoint, uint32_t index)
+void verbs_direct_written(verbs_link_t *link, uint32_t index)
 {
-    verbs_direct_t *direct = &endpoint->direct;
+    verbs_direct_t *direct = &link->direct;
     for (bool found = false; !found && direct->write_count > 0;) {
         verbs_write_t *write = &direct->writes[direct->write_first];
         found = direct->write_first == index;
         direct->write_first = (direct->write_first + 1) % VERBS_DIRECT_SENDS;
         direct->write_count--;
-        channel_count_direct(endpoint->channel, write->length, 0);
-        if (!write->last || write->put == NULL) continue;
+        channel_count_direct(link->endpoint->channel, write->length, 0);
+        if (!write->last) continue;
+        direct->ends_done++;
+        direct->flying--;
+        if (write->put == NULL) continue;
         list_remove(&write->put->link);
-        list_append(&direct->finished, &write->put->link);
+        list_append(&link->endpoint->finished, &write->put->link);
+        link->endpoint->news = true;
         write->put = NULL;
         direct->errors = 0;
     }
 }
 
-void verbs_direct_end_came(verbs_endpoint_t *endpoint, uint32_t token)
+void verbs_direct_end_came(verbs_link_t *link, uint32_t token)
 {
-    verbs_direct_t *direct = &endpoint->direct;
+    verbs_direct_t *direct = &link->direct;
     if (direct->late_count == sizeof direct->late / sizeof *direct->late) {
-        verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_PROTOCOL, "verbs: %s wrote more messages than it may", endpoint->name));
+        verbs_endpoint_break(link->endpoint, error_set(QUOIT_ERR_PROTOCOL, "verbs: %s wrote more messages than it may", link->endpoint->name));
         return;
     }
     direct->late[direct->late_count++] = token;
+    link->endpoint->news = true;
     direct->ends_taken++;
 }
 
-/* ---------------------------------------------------------------- stopping */
-
-/* The queue pair is no more, and so is the peer's access. */
-static void path_destroy(verbs_endpoint_t *endpoint)
-{
-    verbs_direct_t *direct = &endpoint->direct;
-    const verbs_library_t *library = endpoint->transport->library;
-    direct->state = VERBS_PATH_BROKEN;
-    if (direct->qp == NULL) return;
-    int error = library->destroy_qp(direct->qp);
-    if (error != 0) error = library->destroy_qp(direct->qp);
-    if (error == 0) direct->qp = NULL;
-    else log_error("verbs", "%s: a queue pair can neither be stopped nor destroyed; the peer may still write into memory", endpoint->name);
-    direct->write_count = 0;
-}
-
-static void path_broken(verbs_endpoint_t *endpoint, quoit_status_t status)
-{
-    verbs_endpoint_break(endpoint, status);
-    path_destroy(endpoint);
-}
-
-/* Back to the waiting ones, in front, in the order in which they were begun. */
-static void wait_again(verbs_direct_t *direct, list_t *from)
-{
-    while (!list_is_empty(from)) {
-        verbs_put_t *put = container_of(from->previous, verbs_put_t, link);
-        put->posted = 0;
-        put->sequence = 0;
-        list_remove(&put->link);
-        put->link.next = direct->waiting.next;
-        put->link.previous = &direct->waiting;
-        direct->waiting.next->previous = &put->link;
-        direct->waiting.next = &put->link;
-    }
-}
-
-static quoit_status_t stop_queue(verbs_endpoint_t *endpoint)
-{
-    verbs_direct_t *direct = &endpoint->direct;
-    quoit_status_t status = verbs_queue_stop(endpoint, direct->qp, IBV_QPS_ERR);
-    if (status != QUOIT_OK) return status;
-    direct->stopping = true;
-    verbs_cqs_poll(endpoint->transport); /* what was acknowledged counts */
-    direct->stopping = false;
-    status = verbs_queue_stop(endpoint, direct->qp, IBV_QPS_RESET);
-    if (status == QUOIT_OK) status = verbs_random(&direct->psn);
-    return status;
-}
-
-static void path_reset(verbs_endpoint_t *endpoint)
-{
-    verbs_direct_t *direct = &endpoint->direct;
-    quoit_status_t status = stop_queue(endpoint);
-    uint64_t taken = direct->ends_taken;
-    direct->epoch++;
-    direct->error = IBV_WC_SUCCESS;
-    direct->state = VERBS_PATH_DOWN;
-    direct->write_count = direct->write_first = direct->unsignalled = 0;
-    direct->ends_sent = direct->ends_taken = 0;
-    direct->owed = 0;
-    while (!list_is_empty(&direct->posted)) {
-        list_t *link = list_pop(&direct->posted);
-        list_append(&direct->doubtful, link);
-    }
-    for (list_t *link = direct->waiting.next; link != &direct->waiting; link = link->next) container_of(link, verbs_put_t, link)->posted = 0;
-    if (status == QUOIT_OK) status = verbs_queue_init(endpoint, direct->qp, true);
-    if (status == QUOIT_OK) status = verbs_direct_prepare(endpoint);
-    if (status == QUOIT_OK) status = channel_path(endpoint->channel, PATH_RESET, direct->epoch, direct->psn, taken);
-    if (status != QUOIT_OK) path_broken(endpoint, status);
-}
-
-/* May the device be reading or writing for this path? */
-static bool is_live(const verbs_direct_t *direct) { return direct->state == VERBS_PATH_UP || direct->state == VERBS_PATH_READY; }
-
-/* When the connection is over, nobody is told, and nothing begins anew. */
-static void stop(verbs_endpoint_t *endpoint)
-{
-    if (!is_live(&endpoint->direct)) return;
-    if (endpoint->broken == QUOIT_OK && channel_status(endpoint->channel) == QUOIT_OK)
-        path_reset(endpoint);
-    else
-        path_destroy(endpoint);
-}
+/* ---------------------------------------------------------------- ends */
 
 static void direct_conceal(void *context, void *window, bool revoke)
 {
     verbs_endpoint_t *endpoint = context;
-    if (revoke) stop(endpoint);
+    for (int i = 0; i < endpoint->links && revoke; i++) verbs_path_stop(&endpoint->link_of[i]);
     verbs_memory_give(&endpoint->transport->memory, window);
 }
 
-static bool is_under_way(const verbs_direct_t *direct, const verbs_put_t *put)
+static bool is_of(const verbs_put_t *put, const void *writing) { return put == writing || (put != NULL && put->message == writing); }
+
+static bool is_under_way(const verbs_direct_t *direct, const void *writing)
 {
     for (uint32_t i = 0; i < direct->write_count; i++)
-        if (direct->writes[(direct->write_first + i) % VERBS_DIRECT_SENDS].put == put) return true;
+        if (direct->writes[(direct->write_first + i) % VERBS_DIRECT_SENDS].put != NULL && is_of(direct->writes[(direct->write_first + i) % VERBS_DIRECT_SENDS].put, writing)) return true;
     return false;
+}
+
+static void forget_pieces(verbs_endpoint_t *endpoint, list_t *list, const verbs_message_t *message)
+{
+    for (list_t *link = list->next, *next; link != list; link = next) {
+        verbs_put_t *put = container_of(link, verbs_put_t, link);
+        next = link->next;
+        if (put->message == message) put_free(endpoint, put);
+    }
+}
+
+static void end_pieces(verbs_endpoint_t *endpoint, verbs_message_t *message)
+{
+    for (int i = 0; i < endpoint->links; i++) {
+        verbs_direct_t *direct = &endpoint->link_of[i].direct;
+        forget_pieces(endpoint, &direct->waiting, message);
+        forget_pieces(endpoint, &direct->posted, message);
+        forget_pieces(endpoint, &direct->doubtful, message);
+    }
+    forget_pieces(endpoint, &endpoint->again, message);
+    forget_pieces(endpoint, &endpoint->finished, message);
+    message_free(endpoint, message);
 }
 
 static void direct_end(void *context, void *writing)
 {
     verbs_endpoint_t *endpoint = context;
-    verbs_put_t *put = writing;
-    if (is_under_way(&endpoint->direct, put)) stop(endpoint);
-    put_free(endpoint, put);
-}
-
-/* ---------------------------------------------------------------- beginning anew */
-
-/* Of the messages under way, the first `taken` of the epoch are done, whether the device knows it already or not. */
-static void end_taken(verbs_endpoint_t *endpoint, list_t *list, uint64_t taken)
-{
-    for (list_t *link = list->next, *next; link != list; link = next) {
-        next = link->next;
-        verbs_put_t *put = container_of(link, verbs_put_t, link);
-        if (put->sequence != 0 && put->sequence <= taken) put_written(endpoint, put);
-    }
-}
-
-static quoit_status_t peer_reset(verbs_endpoint_t *endpoint, uint64_t epoch, uint64_t psn, uint64_t taken)
-{
-    verbs_direct_t *direct = &endpoint->direct;
-    if (is_live(direct) && epoch == direct->epoch + 1) path_reset(endpoint);
-    if (direct->state == VERBS_PATH_BROKEN) return QUOIT_OK; /* progress ends the endpoint */
-    if (direct->state != VERBS_PATH_DOWN || epoch != direct->epoch || psn >> 24 != 0)
-        return error_set(QUOIT_ERR_PROTOCOL, "the direct path is reset to epoch %llu, here it is %llu", (unsigned long long)epoch,
-                         (unsigned long long)direct->epoch);
-    end_taken(endpoint, &direct->doubtful, taken);
-    wait_again(direct, &direct->doubtful);
-    quoit_status_t status = verbs_queue_connect(endpoint, direct->qp, &endpoint->peer_hello, endpoint->peer_hello.direct_qpn, direct->psn,
-                                                (uint32_t)psn);
-    if (status == QUOIT_OK) status = channel_path(endpoint->channel, PATH_READY, direct->epoch, 0, 0);
-    if (status == QUOIT_OK) direct->state = VERBS_PATH_READY;
-    else path_broken(endpoint, status);
-    return QUOIT_OK;
-}
-
-/* The two queue pairs know no order between them: the stream's goodbye may overtake the acknowledgement of a write. */
-void verbs_direct_say_last(verbs_endpoint_t *endpoint)
-{
-    verbs_direct_t *direct = &endpoint->direct;
-    if (channel_path(endpoint->channel, PATH_LAST, direct->epoch, 0, direct->ends_taken) != QUOIT_OK)
-        log_warn("verbs", "%s: %s; its last messages may seem lost to it", endpoint->name, error_text());
-}
-
-static quoit_status_t direct_path(void *context, uint32_t kind, uint64_t epoch, uint64_t number, uint64_t count)
-{
-    verbs_endpoint_t *endpoint = context;
-    verbs_direct_t *direct = &endpoint->direct;
-    if (kind == PATH_RESET) return peer_reset(endpoint, epoch, number, count);
-    if (kind == PATH_LAST && epoch == direct->epoch) end_taken(endpoint, &direct->posted, count);
-    if (kind == PATH_LAST) return QUOIT_OK;
-    if (kind != PATH_READY) return error_set(QUOIT_ERR_PROTOCOL, "a frame of unknown kind %u for the direct path", kind);
-    if (epoch == direct->epoch && direct->state == VERBS_PATH_READY) {
-        direct->credits = direct->peer_recvs;
-        direct->state = VERBS_PATH_UP;
-    }
-    return QUOIT_OK;
+    for (int i = 0; i < endpoint->links; i++)
+        if (is_under_way(&endpoint->link_of[i].direct, writing)) verbs_path_stop(&endpoint->link_of[i]);
+    if (is_split(endpoint)) end_pieces(endpoint, writing);
+    else put_free(endpoint, writing);
 }
 
 const direct_ops_t verbs_direct_ops = {
-    .expose = direct_expose, .conceal = direct_conceal, .begin = direct_begin, .end = direct_end, .path = direct_path};
+    .expose = direct_expose, .conceal = direct_conceal, .begin = direct_begin, .end = direct_end, .path = verbs_path_arrived, .piece = direct_piece};
 
 /* ---------------------------------------------------------------- progress */
 
 /* The receives that the ends used up are posted anew, if the epoch is still the same. */
-int verbs_direct_tell(verbs_endpoint_t *endpoint)
+static int tell_link(verbs_link_t *link)
 {
-    verbs_direct_t *direct = &endpoint->direct;
+    verbs_endpoint_t *endpoint = link->endpoint;
+    verbs_direct_t *direct = &link->direct;
     int done = (int)direct->late_count;
     uint64_t taken = direct->ends_taken;
     for (uint32_t i = 0; i < direct->late_count; i++) {
@@ -379,47 +366,59 @@ int verbs_direct_tell(verbs_endpoint_t *endpoint)
     /* Of those in the list, only the epoch's own have taken a receive of it. */
     uint64_t again = taken < direct->late_count ? taken : direct->late_count;
     direct->late_count = 0;
-    for (; !list_is_empty(&direct->finished); done++) put_written(endpoint, container_of(direct->finished.next, verbs_put_t, link));
-    for (; again > 0 && is_live(direct) && endpoint->broken == QUOIT_OK; again--) {
-        int error = post_recv(endpoint);
-        if (error != 0)
-            verbs_endpoint_break(endpoint, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a receive", endpoint->name));
+    for (; again > 0 && verbs_path_is_live(direct) && endpoint->broken == QUOIT_OK && link->broken == QUOIT_OK; again--) {
+        int error = post_recv(link);
+        if (error != 0) verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a receive", endpoint->name));
         direct->owed++;
     }
     return done;
 }
 
-static int handle_error(verbs_endpoint_t *endpoint)
+int verbs_direct_tell(verbs_endpoint_t *endpoint)
 {
-    verbs_direct_t *direct = &endpoint->direct;
+    int done = 0;
+    endpoint->news = false;
+    for (int i = 0; i < endpoint->links; i++)
+        if (endpoint->link_of[i].direct.late_count > 0) done += tell_link(&endpoint->link_of[i]);
+    for (; !list_is_empty(&endpoint->finished); done++) verbs_put_written(endpoint, container_of(endpoint->finished.next, verbs_put_t, link));
+    return done;
+}
+
+/* One of several links whose peer does not answer is left at once: its device has asked often enough. */
+static int handle_error(verbs_link_t *link)
+{
+    verbs_direct_t *direct = &link->direct;
     list_t *first = !list_is_empty(&direct->posted) ? direct->posted.next : direct->waiting.next;
     verbs_put_t *put = first != &direct->waiting ? container_of(first, verbs_put_t, link) : NULL;
-    if ((put != NULL && ++put->attempts >= MOST_ATTEMPTS) || ++direct->errors >= MOST_ERRORS) {
-        verbs_endpoint_break(endpoint, error_set(direct->error == IBV_WC_RETRY_EXC_ERR ? QUOIT_ERR_NETWORK : QUOIT_ERR_SYSTEM,
-                                                 "verbs: %s (%s): writing into its memory failed again and again: %s (completion status %d)",
-                                                 endpoint->name, endpoint->description, verbs_completion_meaning(direct->error), direct->error));
+    bool silent = is_split(link->endpoint) && (direct->error == IBV_WC_RETRY_EXC_ERR || direct->error == IBV_WC_RESP_TIMEOUT_ERR);
+    if (silent || (put != NULL && ++put->attempts >= MOST_ATTEMPTS) || ++direct->errors >= MOST_ERRORS) {
+        verbs_link_break(link, error_set(direct->error == IBV_WC_RETRY_EXC_ERR ? QUOIT_ERR_NETWORK : QUOIT_ERR_SYSTEM,
+                                         "verbs: %s (%s): writing into its memory failed%s: %s (completion status %d)",
+                                         link->endpoint->name, link->endpoint->description, silent ? "" : " again and again",
+                                         verbs_completion_meaning(direct->error), direct->error));
         return 1;
     }
-    log_info("verbs", "%s: a write failed (%s); the direct path begins anew", endpoint->name, verbs_completion_meaning(direct->error));
-    path_reset(endpoint);
+    log_info("verbs", "%s: a write failed (%s); the direct path begins anew", link->endpoint->name, verbs_completion_meaning(direct->error));
+    verbs_path_reset(link);
     return 1;
 }
 
-int verbs_direct_progress(verbs_endpoint_t *endpoint)
+int verbs_direct_progress(verbs_link_t *link)
 {
-    verbs_direct_t *direct = &endpoint->direct;
+    verbs_direct_t *direct = &link->direct;
     int done = 0;
-    if (direct->error != IBV_WC_SUCCESS && is_live(direct) && endpoint->broken == QUOIT_OK) done += handle_error(endpoint);
-    return done + (endpoint->broken == QUOIT_OK ? post_writes(endpoint) : 0);
+    if (direct->error != IBV_WC_SUCCESS && verbs_path_is_live(direct) && link->broken == QUOIT_OK && link->endpoint->broken == QUOIT_OK) done += handle_error(link);
+    return done + (link->endpoint->broken == QUOIT_OK && link->broken == QUOIT_OK ? post_writes(link) : 0);
 }
 
-bool verbs_direct_has_work(const verbs_endpoint_t *endpoint)
+bool verbs_direct_has_work(const verbs_link_t *link)
 {
-    const verbs_direct_t *direct = &endpoint->direct;
-    return direct->late_count > 0 || !list_is_empty(&direct->finished) || can_post(direct) || (direct->error != IBV_WC_SUCCESS && is_live(direct));
+    const verbs_direct_t *direct = &link->direct;
+    return can_post(link) || (direct->error != IBV_WC_SUCCESS && verbs_path_is_live(direct));
 }
 
 void verbs_direct_destroy(verbs_endpoint_t *endpoint)
 {
-    for (list_t *link; (link = list_pop(&endpoint->direct.free_puts)) != NULL;) free(container_of(link, verbs_put_t, link));
+    for (list_t *link; (link = list_pop(&endpoint->free_puts)) != NULL;) free(container_of(link, verbs_put_t, link));
+    for (list_t *link; (link = list_pop(&endpoint->free_messages)) != NULL;) free(container_of(link, verbs_message_t, link));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bytes, little-endian:
- *   "QVbs" 4, version 1, type 1, size 2; HELLO goes on: GID 16, GID type 1, MTU 1, ethernet 1, zero 1, LID 2, zero 2, stream QPN 4, PSN 4,
- *   direct QPN 4, PSN 4, depth 4, buffer size 4, direct receives 4, eager limit 4, pool 4, segment 4, pid 4, zero 12, host 40.
+ *   "QVbs" 4, version 1, type 1, size 2; HELLO goes on: GID 16, GID type 1, MTU 1, ethernet 1, link 1, LID 2, zero 2, stream QPN 4, PSN 4,
+ *   direct QPN 4, PSN 4, depth 4, buffer size 4, direct receives 4, limits 12, pid 4, Mb/s 4, zero 8, host 40.
+ * Limits: eager limit 4, pool 4, segment 3, rails less one 1.
  */
 #include "transport/verbs/verbs_hello.h"
 
@@ -11,7 +12,7 @@
 #include <ctype.h>
 #include <stdbool.h>
 
-enum { VERSION = 1, HEADER = 8, LEAST_LIMIT = 256, MOST_EAGER = 64 << 10, MOST_POOL = 64 << 20, MOST_SEGMENT = 4 << 20 };
+enum { VERSION = 2, HEADER = 8, MOST_RAILS = 16, LEAST_LIMIT = 256, MOST_EAGER = 64 << 10, MOST_POOL = 64 << 20, MOST_SEGMENT = 4 << 20 };
 
 static const char magic[4] = {'Q', 'V', 'b', 's'};
 
@@ -33,6 +34,7 @@ void verbs_hello_write(const verbs_hello_t *hello, uint8_t bytes[VERBS_HELLO_SIZ
     bytes[24] = hello->gid_type;
     bytes[25] = hello->mtu;
     bytes[26] = hello->ethernet;
+    bytes[27] = hello->link;
     bytes_put16(bytes + 28, hello->lid);
     bytes_put32(bytes + 32, hello->stream_qpn);
     bytes_put32(bytes + 36, hello->stream_psn);
@@ -43,6 +45,7 @@ void verbs_hello_write(const verbs_hello_t *hello, uint8_t bytes[VERBS_HELLO_SIZ
     bytes_put32(bytes + 56, hello->direct_recvs);
     verbs_limits_write(&hello->limits, bytes + 60);
     bytes_put32(bytes + 72, hello->pid);
+    bytes_put32(bytes + 76, hello->mbps);
     memcpy(bytes + 88, hello->host, sizeof hello->host);
 }
 
@@ -50,17 +53,18 @@ void verbs_limits_write(const verbs_limits_t *limits, uint8_t bytes[VERBS_LIMITS
 {
     bytes_put32(bytes, limits->eager_limit);
     bytes_put32(bytes + 4, limits->eager_pool);
-    bytes_put32(bytes + 8, limits->segment_size);
+    bytes_put32(bytes + 8, limits->segment_size | (limits->rails - 1) << 24);
 }
 
 quoit_status_t verbs_limits_parse(const uint8_t *bytes, size_t length, verbs_limits_t *limits)
 {
     if (length < VERBS_LIMITS_SIZE) return error_set(QUOIT_ERR_PROTOCOL, "verbs: an address of %zu bytes is none", length);
-    verbs_limits_t read = {bytes_get32(bytes), bytes_get32(bytes + 4), bytes_get32(bytes + 8)};
+    uint32_t last = bytes_get32(bytes + 8);
+    verbs_limits_t read = {bytes_get32(bytes), bytes_get32(bytes + 4), last & 0xffffff, 1 + (last >> 24)};
     if (read.eager_limit < LEAST_LIMIT || read.eager_limit > MOST_EAGER || read.eager_pool > MOST_POOL || read.segment_size < LEAST_LIMIT ||
-        read.segment_size > MOST_SEGMENT)
-        return error_set(QUOIT_ERR_PROTOCOL, "verbs: impossible limits: eager %u, pool %u, segment %u", read.eager_limit, read.eager_pool,
-                         read.segment_size);
+        read.segment_size > MOST_SEGMENT || read.rails > MOST_RAILS)
+        return error_set(QUOIT_ERR_PROTOCOL, "verbs: impossible limits: eager %u, pool %u, segment %u, rails %u", read.eager_limit, read.eager_pool,
+                         read.segment_size, read.rails);
     *limits = read;
     return QUOIT_OK;
 }
@@ -69,12 +73,13 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 verbs_limits_t verbs_limits_least(verbs_limits_t a, verbs_limits_t b)
 {
-    return (verbs_limits_t){least(a.eager_limit, b.eager_limit), least(a.eager_pool, b.eager_pool), least(a.segment_size, b.segment_size)};
+    return (verbs_limits_t){least(a.eager_limit, b.eager_limit), least(a.eager_pool, b.eager_pool), least(a.segment_size, b.segment_size), least(a.rails, b.rails)};
 }
 
 static quoit_status_t parse_hello(const uint8_t *bytes, verbs_hello_t *hello)
 {
-    verbs_hello_t read = {.gid_type = bytes[24], .mtu = bytes[25], .ethernet = bytes[26], .lid = bytes_get16(bytes + 28),
+    verbs_hello_t read = {.link = bytes[27], .mbps = bytes_get32(bytes + 76),
+                          .gid_type = bytes[24], .mtu = bytes[25], .ethernet = bytes[26], .lid = bytes_get16(bytes + 28),
                           .stream_qpn = bytes_get32(bytes + 32), .stream_psn = bytes_get32(bytes + 36),
                           .direct_qpn = bytes_get32(bytes + 40), .direct_psn = bytes_get32(bytes + 44),
                           .depth = bytes_get32(bytes + 48), .buffer_size = bytes_get32(bytes + 52),
@@ -86,7 +91,7 @@ static quoit_status_t parse_hello(const uint8_t *bytes, verbs_hello_t *hello)
     quoit_status_t status = verbs_limits_parse(bytes + 60, VERBS_LIMITS_SIZE, &read.limits);
     if (status != QUOIT_OK) return status;
     bool numbers = (read.stream_qpn | read.stream_psn | read.direct_qpn | read.direct_psn) >> 24 == 0;
-    if (!numbers || read.gid_type > 2 || read.mtu < 1 || read.mtu > 5 || read.depth < 4 || read.depth > 4096 || read.buffer_size < 256 ||
+    if (!numbers || read.link >= read.limits.rails || (read.stream_qpn == 0) != (read.direct_qpn == 0) || read.gid_type > 2 || read.mtu < 1 || read.mtu > 5 || read.depth < 4 || read.depth > 4096 || read.buffer_size < 256 ||
         read.buffer_size > 1 << 20 || read.direct_recvs < 1 || read.direct_recvs > 4096)
         return error_set(QUOIT_ERR_PROTOCOL, "verbs: a HELLO with impossible numbers");
     *hello = read;

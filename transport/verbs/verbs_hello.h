@@ -14,17 +14,19 @@ enum { VERBS_HELLO_SIZE = 128, VERBS_READY_SIZE = 8, VERBS_HOST_CAPACITY = 40, V
 /** Limits of a channel; two sides use the smaller of each. */
 typedef struct verbs_limits {
     uint32_t eager_limit, eager_pool, segment_size; /* bytes */
+    uint32_t rails; /* at least 1 */
 } verbs_limits_t;
 
+/** Of one link; there is one of each, in order. */
 typedef struct verbs_hello {
     uint8_t gid[16], gid_type;
     uint16_t lid;
-    uint8_t mtu, ethernet;
-    uint32_t stream_qpn, stream_psn, direct_qpn, direct_psn;
+    uint8_t mtu, ethernet, link;
+    uint32_t stream_qpn, stream_psn, direct_qpn, direct_psn; /* both numbers 0: this link cannot be had */
     uint32_t depth, buffer_size; /* the stream's receives, posted already */
     uint32_t direct_recvs;
     verbs_limits_t limits;
-    uint32_t pid;
+    uint32_t pid, mbps; /* the latter: of the rail */
     char host[VERBS_HOST_CAPACITY]; /* printable */
 } verbs_hello_t;
 

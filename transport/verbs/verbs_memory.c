@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void verbs_memory_init(verbs_memory_t *memory, const verbs_library_t *library, struct ibv_pd *pd, const verbs_memory_config_t *config)
+void verbs_memory_init(verbs_memory_t *memory, const verbs_library_t *library, struct ibv_pd *const *pd, int devices, const verbs_memory_config_t *config)
 {
-    *memory = (verbs_memory_t){.library = library, .pd = pd, .config = *config};
+    *memory = (verbs_memory_t){.library = library, .devices = devices, .config = *config};
+    for (int i = 0; i < devices; i++) memory->pd[i] = pd[i];
     list_init(&memory->idle);
 }
 
@@ -60,22 +61,43 @@ static void take_out(verbs_memory_t *memory, verbs_region_t *region)
 
 /* ---------------------------------------------------------------- the device's part */
 
-static struct ibv_mr *register_bytes(const verbs_memory_t *memory, uintptr_t base, size_t length, int access)
+static struct ibv_mr *register_bytes(const verbs_memory_t *memory, struct ibv_pd *pd, uintptr_t base, size_t length, int access)
 {
     const verbs_library_t *library = memory->library;
     if (memory->config.relaxed && library->reg_mr_iova2 != NULL) /* an optional flag: devices that do not know it ignore it */
-        return library->reg_mr_iova2(memory->pd, (void *)base, length, base, (unsigned)access | IBV_ACCESS_RELAXED_ORDERING);
-    return library->reg_mr(memory->pd, (void *)base, length, access);
+        return library->reg_mr_iova2(pd, (void *)base, length, base, (unsigned)access | IBV_ACCESS_RELAXED_ORDERING);
+    return library->reg_mr(pd, (void *)base, length, access);
 }
 
+static void unregister_all(const verbs_memory_t *memory, verbs_region_t *region)
+{
+    for (int i = 0; i < memory->devices; i++) {
+        int error = region->mr[i] != NULL ? memory->library->dereg_mr(region->mr[i]) : 0;
+        if (error != 0) error = memory->library->dereg_mr(region->mr[i]); /* an interrupted one succeeds the second time */
+        if (error != 0) log_warn("verbs", "cannot unregister %zu bytes at %p: %s", region->length, (void *)region->base, strerror(error));
+        region->mr[i] = NULL;
+    }
+}
+
+static bool is_gone(int error) { return error == EIO || error == ENODEV || error == ENXIO; }
+
+/* With each device. One that was taken out, where there are others, takes nothing, and its rail carries nothing. */
 static quoit_status_t register_region(verbs_memory_t *memory, verbs_region_t *region, bool writable)
 {
-    int access = writable ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0;
-    struct ibv_mr *mr = register_bytes(memory, region->base, region->length, access);
-    if (mr == NULL)
-        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot register %zu bytes at %p (ulimit -l bounds what may be locked)",
-                               region->length, (void *)region->base);
-    region->mr = mr;
+    int access = writable ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0, made = 0;
+    quoit_status_t status = QUOIT_OK;
+    for (int i = 0; i < memory->devices && status == QUOIT_OK; i++) {
+        region->mr[i] = register_bytes(memory, memory->pd[i], region->base, region->length, access);
+        made += region->mr[i] != NULL;
+        if (region->mr[i] == NULL && (!is_gone(errno) || made + memory->devices - i == 1))
+            status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot register %zu bytes at %p (ulimit -l bounds what may be locked)",
+                                     region->length, (void *)region->base);
+    }
+    if (status != QUOIT_OK) {
+        unregister_all(memory, region);
+        return status;
+    }
+    region->registered = true;
     region->writable = writable;
     memory->made++;
     return QUOIT_OK;
@@ -83,11 +105,9 @@ static quoit_status_t register_region(verbs_memory_t *memory, verbs_region_t *re
 
 static void unregister(verbs_memory_t *memory, verbs_region_t *region)
 {
-    if (region->mr == NULL) return;
-    int error = memory->library->dereg_mr(region->mr);
-    if (error != 0) error = memory->library->dereg_mr(region->mr); /* an interrupted one succeeds the second time */
-    if (error != 0) log_warn("verbs", "cannot unregister %zu bytes at %p: %s", region->length, (void *)region->base, strerror(error));
-    region->mr = NULL;
+    if (!region->registered) return;
+    unregister_all(memory, region);
+    region->registered = false;
     memory->dropped++;
 }
 
@@ -188,14 +208,14 @@ static verbs_region_t *find(const verbs_memory_t *memory, uintptr_t base, size_t
         verbs_region_t *region = memory->regions[i];
         if (base - region->base > memory->longest) return NULL;
         if (region->refused) continue;
-        if (covers(region, base, length) && (region->mr == NULL || region->writable || !writable)) return region;
+        if (covers(region, base, length) && (!region->registered || region->writable || !writable)) return region;
     }
     return NULL;
 }
 
 static quoit_status_t use(verbs_memory_t *memory, verbs_region_t *region)
 {
-    if (region->mr == NULL) {
+    if (!region->registered) {
         memory->misses++;
         make_room(memory, region->length, 1);
         if (register_region(memory, region, true) != QUOIT_OK && register_region(memory, region, false) != QUOIT_OK) {

@@ -19,12 +19,15 @@
 
 #include <stdbool.h>
 
+enum { VERBS_MEMORY_DEVICES = 4 }; /* at most */
+
 typedef struct verbs_region {
     list_t idle; /* in memory->idle: kept without a user */
     uintptr_t base;
     size_t length;
-    struct ibv_mr *mr; /* NULL: declared, not registered now */
+    struct ibv_mr *mr[VERBS_MEMORY_DEVICES]; /* where it is registered; NULL: with a device that takes nothing any more */
     bool writable, declared, watched;
+    bool registered;  /* else declared only */
     bool refused;     /* declared: the device did not take it whole, so its pieces are not declared */
     bool forgotten;   /* not in the list any more; freed with its last user */
     unsigned users;
@@ -38,7 +41,8 @@ typedef struct verbs_memory_config {
 
 typedef struct verbs_memory {
     const verbs_library_t *library;
-    struct ibv_pd *pd;
+    struct ibv_pd *pd[VERBS_MEMORY_DEVICES]; /* all memory is registered with each */
+    int devices;
     verbs_memory_config_t config;
     verbs_watch_t *watch;  /* made when first needed; NULL: not yet, or impossible */
     verbs_region_t **regions; /* owned, ordered by base, then by length */
@@ -49,7 +53,7 @@ typedef struct verbs_memory {
     uint64_t hits, misses, evicted, invalidated; /* takes that found one, or had to make one; dropped for room; whose memory went away */
 } verbs_memory_t;
 
-void verbs_memory_init(verbs_memory_t *memory, const verbs_library_t *library, struct ibv_pd *pd, const verbs_memory_config_t *config);
+void verbs_memory_init(verbs_memory_t *memory, const verbs_library_t *library, struct ibv_pd *const *pd, int devices, const verbs_memory_config_t *config);
 void verbs_memory_destroy(verbs_memory_t *memory); /* no region may have a user */
 /** A registration that covers the bytes, to be given back. An error (text set) when the device takes no more; it may later. */
 quoit_status_t verbs_memory_take(verbs_memory_t *memory, const void *pointer, size_t length, bool writable, verbs_region_t **region);

@@ -2,6 +2,7 @@
 /* Opening the verbs transport: settings, the device, the control transport; and closing it. */
 #include "base/log.h"
 #include "base/settings.h"
+#include "transport/ip/tcp_settings.h"
 #include "transport/registry.h"
 #include "transport/verbs/verbs.h"
 
@@ -14,7 +15,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { FAREWELL_MS = 50 };
+enum { FAREWELL_MS = 50, REAP_MS = 5000 };
 
 /* ---------------------------------------------------------------- settings */
 
@@ -67,25 +68,54 @@ static quoit_status_t read_options(verbs_transport_t *transport, const quoit_tra
     return reader.status;
 }
 
+/* What other libraries were told counts where Quoit was told nothing, as far as it is said in the same way: "=mlx5_0:1,mlx5_1:1". */
+static const char *device_setting(const quoit_transport_environment_t *environment)
+{
+    const char *text = environment->setting("VERBS_DEVICE"), *foreign = getenv("NCCL_IB_HCA");
+    if ((text != NULL && text[0] != '\0') || foreign == NULL || foreign[0] != '=') return text;
+    return foreign + 1;
+}
+
 static quoit_status_t read_wish(const quoit_transport_environment_t *environment, verbs_wish_t *wish)
 {
     reader_t reader = {.environment = environment};
-    *wish = (verbs_wish_t){.device = environment->setting("VERBS_DEVICE"),
+    const char *transports = environment->setting("TRANSPORT");
+    *wish = (verbs_wish_t){.device = device_setting(environment),
+                           .hardware = transports == NULL || transports[0] == '\0' || strcmp(transports, "auto") == 0,
                            .port = (int)read_number(&reader, "VERBS_PORT", 0, 0, 255, false),
                            .gid_index = (int)read_number(&reader, "VERBS_GID_INDEX", -1, -1, 255, false)};
     return reader.status;
 }
 
-static quoit_status_t find_device(const quoit_transport_environment_t *environment, const verbs_library_t **library, verbs_candidate_t *chosen)
+/* Rates that the user told count before those of the ports. */
+static quoit_status_t correct_rates(const quoit_transport_environment_t *environment, verbs_candidate_t *chosen, int count)
+{
+    const char *rates = environment->setting("INTERFACE_RATES");
+    for (int i = 0; i < count && rates != NULL; i++) {
+        uint32_t mbps = 0;
+        quoit_status_t status = tcp_settings_rate(rates, chosen[i].device, &mbps);
+        if (status != QUOIT_OK) return status;
+        if (mbps > 0) chosen[i].mbps = mbps;
+    }
+    return QUOIT_OK;
+}
+
+static quoit_status_t find_devices(const quoit_transport_environment_t *environment, const verbs_library_t **library,
+                                   verbs_candidate_t chosen[VERBS_MOST_RAILS], int *chosen_count)
 {
     const char *path = environment->setting("VERBS_LIBRARY");
     verbs_wish_t wish;
     verbs_candidate_t *all = NULL;
     int count = 0;
+    if (path == NULL || *path == '\0') path = "libibverbs.so.1";
     quoit_status_t status = read_wish(environment, &wish);
-    if (status == QUOIT_OK) status = verbs_library_open(path != NULL && *path ? path : "libibverbs.so.1", library);
+    /* Nobody asked for it by name, so nothing is loaded where there is nothing. */
+    if (status == QUOIT_OK && wish.hardware && strcmp(path, "libibverbs.so.1") == 0 && access("/sys/class/infiniband", F_OK) != 0)
+        status = error_set(QUOIT_ERR_NOT_FOUND, "there is no RDMA device (no /sys/class/infiniband)");
+    if (status == QUOIT_OK) status = verbs_library_open(path, library);
     if (status == QUOIT_OK) status = verbs_device_scan(*library, &all, &count);
-    if (status == QUOIT_OK) status = verbs_device_choose(all, count, &wish, chosen);
+    if (status == QUOIT_OK) status = verbs_device_choose(all, count, &wish, chosen, chosen_count);
+    if (status == QUOIT_OK) status = correct_rates(environment, chosen, *chosen_count);
     free(all);
     return status;
 }
@@ -93,8 +123,9 @@ static quoit_status_t find_device(const quoit_transport_environment_t *environme
 quoit_status_t verbs_probe(const quoit_transport_environment_t *environment, char *why, size_t capacity)
 {
     const verbs_library_t *library;
-    verbs_candidate_t chosen;
-    quoit_status_t status = find_device(environment, &library, &chosen);
+    verbs_candidate_t chosen[VERBS_MOST_RAILS];
+    int count;
+    quoit_status_t status = find_devices(environment, &library, chosen, &count);
     if (status == QUOIT_OK) return QUOIT_OK;
     if (capacity > 0) snprintf(why, capacity, "%s", error_text());
     return QUOIT_ERR_NOT_FOUND;
@@ -139,30 +170,60 @@ static quoit_status_t set_nonblocking(int descriptor)
     return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a descriptor of the device non-blocking");
 }
 
-static quoit_status_t open_device(verbs_transport_t *transport)
+static quoit_status_t open_rail(verbs_transport_t *transport, verbs_rail_t *rail)
 {
     const verbs_library_t *library = transport->library;
-    if (!prepare_fork(library) && transport->options.memory.watch) {
+    const char *device = rail->chosen.device;
+    struct ibv_device_attr attributes;
+    rail->context = verbs_device_open(library, device);
+    if (rail->context == NULL) return error_prefix(QUOIT_ERR_SYSTEM, "verbs");
+    int error = library->query_device(rail->context, &attributes);
+    if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: cannot ask for what %s can do", device);
+    rail->most_entries = attributes.max_cqe > 0 ? (unsigned)attributes.max_cqe : 0;
+    rail->pd = library->alloc_pd(rail->context);
+    if (rail->pd == NULL) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a protection domain on %s", device);
+    rail->events = library->create_comp_channel(rail->context);
+    if (rail->events == NULL) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a completion channel on %s", device);
+    quoit_status_t status = set_nonblocking(rail->events->fd);
+    if (status == QUOIT_OK) status = set_nonblocking(rail->context->async_fd);
+    if (status == QUOIT_OK) status = watch(transport, rail->events->fd);
+    if (status == QUOIT_OK) status = watch(transport, rail->context->async_fd);
+    return status;
+}
+
+static quoit_status_t open_devices(verbs_transport_t *transport, const quoit_transport_environment_t *environment)
+{
+    verbs_candidate_t chosen[VERBS_MOST_RAILS];
+    struct ibv_pd *pd[VERBS_MOST_RAILS];
+    int count = 0;
+    quoit_status_t status = find_devices(environment, &transport->library, chosen, &count);
+    if (status != QUOIT_OK) return status;
+    if (!prepare_fork(transport->library) && transport->options.memory.watch) {
         log_info("verbs", "registrations of callers' memory are not kept, for this kernel would keep it from children of fork");
         transport->options.memory.watch = false;
     }
-    transport->context = verbs_device_open(library, transport->chosen.device);
-    if (transport->context == NULL) return error_prefix(QUOIT_ERR_SYSTEM, "verbs");
-    struct ibv_device_attr attributes;
-    int error = library->query_device(transport->context, &attributes);
-    if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: cannot ask for what %s can do", transport->chosen.device);
-    transport->most_entries = attributes.max_cqe > 0 ? (unsigned)attributes.max_cqe : 0;
-    transport->pd = library->alloc_pd(transport->context);
-    if (transport->pd == NULL) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a protection domain on %s", transport->chosen.device);
-    verbs_memory_init(&transport->memory, library, transport->pd, &transport->options.memory);
-    transport->events = library->create_comp_channel(transport->context);
-    if (transport->events == NULL)
-        return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot make a completion channel on %s", transport->chosen.device);
-    quoit_status_t status = set_nonblocking(transport->events->fd);
-    if (status == QUOIT_OK) status = set_nonblocking(transport->context->async_fd);
-    if (status == QUOIT_OK) status = watch(transport, transport->events->fd);
-    if (status == QUOIT_OK) status = watch(transport, transport->context->async_fd);
-    return status;
+    for (int i = 0; i < count && status == QUOIT_OK; i++) {
+        verbs_rail_t *rail = &transport->rail[i];
+        *rail = (verbs_rail_t){.chosen = chosen[i], .number = i};
+        list_init(&rail->cqs);
+        transport->rails++;
+        status = open_rail(transport, rail);
+        pd[i] = rail->pd;
+    }
+    if (status != QUOIT_OK) return status;
+    verbs_memory_init(&transport->memory, transport->library, pd, count, &transport->options.memory);
+    transport->limits.rails = (uint32_t)count;
+    return verbs_reaper_create(transport->library, &transport->reaper);
+}
+
+static void log_rails(const verbs_transport_t *transport)
+{
+    char gid[VERBS_GID_TEXT], name[VERBS_PORT_TEXT];
+    for (int i = 0; i < transport->rails; i++) {
+        const verbs_candidate_t *port = &transport->rail[i].chosen;
+        log_info("verbs", "%s, GID index %d: %s %s, %u Mb/s%s", verbs_port_text(port, name), port->gid_index, verbs_gid_type_name(port->type),
+                 verbs_gid_text(&port->gid, gid), port->mbps, transport->rails > 1 ? ", a rail" : "");
+    }
 }
 
 static quoit_status_t open_descriptors(verbs_transport_t *transport)
@@ -185,7 +246,6 @@ static quoit_status_t open_control(verbs_transport_t *transport, const quoit_tra
 
 quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoit_transport_t **result)
 {
-    char gid[VERBS_GID_TEXT];
     verbs_transport_t *transport = calloc(1, sizeof *transport);
     if (transport == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory to open the transport");
     transport->base.ops = &transport_verbs;
@@ -196,58 +256,75 @@ quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoi
     list_init(&transport->endpoints);
     list_init(&transport->eventful);
     list_init(&transport->active);
-    list_init(&transport->cqs);
     quoit_status_t status = read_options(transport, environment);
-    if (status == QUOIT_OK) status = find_device(environment, &transport->library, &transport->chosen);
     if (status == QUOIT_OK) status = open_descriptors(transport);
-    if (status == QUOIT_OK) status = open_device(transport);
+    if (status == QUOIT_OK) status = open_devices(transport, environment);
     if (status == QUOIT_OK) status = open_control(transport, environment);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status != QUOIT_OK) {
         verbs_close(&transport->base);
         return status;
     }
-    log_info("verbs", "%s port %d, GID index %d: %s %s", transport->chosen.device, transport->chosen.port, transport->chosen.gid_index,
-             verbs_gid_type_name(transport->chosen.type), verbs_gid_text(&transport->chosen.gid, gid));
+    log_rails(transport);
     *result = &transport->base;
     return QUOIT_OK;
 }
 
 /* ---------------------------------------------------------------- closing */
 
-/* What is queued goes out, and is given a moment to arrive: destroying a queue pair takes back what is on its way. */
+static bool can_say_more(verbs_endpoint_t *endpoint)
+{
+    bool more = false;
+    if (endpoint->broken != QUOIT_OK || (endpoint->life != VERBS_STANDING && endpoint->life != VERBS_LEAVING)) return false;
+    verbs_cqs_poll(endpoint->transport);
+    for (int i = 0; i < endpoint->links; i++) {
+        verbs_link_t *link = &endpoint->link_of[i];
+        if (link->left || link->broken != QUOIT_OK) continue;
+        channel_write(endpoint->channel, i, VERBS_BUDGET);
+        more = more || (channel_wants_write(endpoint->channel, i) && verbs_stream_can_write(link)) || link->stream.sent != link->stream.acked;
+    }
+    return more && channel_status(endpoint->channel) == QUOIT_OK;
+}
+
+/* What is queued goes out, and is given a moment to arrive: stopping a queue pair takes back what is on its way. */
 static void farewell(verbs_transport_t *transport)
 {
     uint64_t deadline = clock_deadline(FAREWELL_MS);
     bool more = true;
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
-        verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
+    for (list_t *place = transport->endpoints.next; place != &transport->endpoints; place = place->next) {
+        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, link);
         if (endpoint->life != VERBS_STANDING) continue;
-        endpoint->stream.all_signalled = true;
-        verbs_direct_say_last(endpoint);
+        for (int i = 0; i < endpoint->links; i++) {
+            endpoint->link_of[i].stream.all_signalled = true;
+            verbs_path_say_last(&endpoint->link_of[i]);
+        }
         channel_close(endpoint->channel);
     }
     while (more && clock_now() < deadline) {
         more = false;
-        for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
-            verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-            if (endpoint->broken != QUOIT_OK || (endpoint->life != VERBS_STANDING && endpoint->life != VERBS_LEAVING)) continue;
-            verbs_cqs_poll(transport);
-            channel_write(endpoint->channel, 0, VERBS_BUDGET);
-            more = more || (channel_status(endpoint->channel) == QUOIT_OK &&
-                            ((channel_wants_write(endpoint->channel, 0) && verbs_stream_can_write(endpoint)) ||
-                             endpoint->stream.sent != endpoint->stream.acked));
-        }
+        for (list_t *place = transport->endpoints.next; place != &transport->endpoints; place = place->next)
+            more = can_say_more(container_of(place, verbs_endpoint_t, link)) || more;
     }
 }
 
-static void close_device(verbs_transport_t *transport)
+static void close_rail(const verbs_library_t *library, verbs_rail_t *rail)
 {
-    const verbs_library_t *library = transport->library;
-    if (transport->pd != NULL) verbs_memory_destroy(&transport->memory);
-    if (transport->events != NULL && library->destroy_comp_channel(transport->events) != 0) library->destroy_comp_channel(transport->events);
-    if (transport->pd != NULL && library->dealloc_pd(transport->pd) != 0) library->dealloc_pd(transport->pd);
-    if (transport->context != NULL && library->close_device(transport->context) != 0) library->close_device(transport->context);
+    if (rail->events != NULL && library->destroy_comp_channel(rail->events) != 0) library->destroy_comp_channel(rail->events);
+    if (rail->pd != NULL && library->dealloc_pd(rail->pd) != 0) library->dealloc_pd(rail->pd);
+    if (rail->context != NULL && library->close_device(rail->context) != 0) library->close_device(rail->context);
+}
+
+/* A queue pair that cannot be destroyed now holds its device: that stays open until the process ends. */
+static void close_devices(verbs_transport_t *transport)
+{
+    bool done = transport->reaper == NULL || verbs_reaper_wait(transport->reaper, REAP_MS);
+    if (transport->reaper != NULL) {
+        verbs_queues_collect(transport);
+        verbs_memory_destroy(&transport->memory);
+    }
+    if (!done) log_warn("verbs", "queue pairs could not be destroyed within %d s; their device stays open until this process ends", REAP_MS / 1000);
+    for (int i = 0; i < transport->rails && done; i++) close_rail(transport->library, &transport->rail[i]);
+    verbs_reaper_destroy(transport->reaper);
 }
 
 void verbs_close(quoit_transport_t *base)
@@ -257,7 +334,7 @@ void verbs_close(quoit_transport_t *base)
     farewell(transport);
     while (!list_is_empty(&transport->endpoints)) verbs_endpoint_destroy(container_of(transport->endpoints.next, verbs_endpoint_t, link));
     if (transport->control != NULL) transport->control->ops->close(transport->control);
-    close_device(transport);
+    close_devices(transport);
     if (transport->timer >= 0) close(transport->timer);
     if (transport->epoll >= 0) close(transport->epoll);
     table_destroy(transport->peers);
