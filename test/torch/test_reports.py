@@ -89,6 +89,7 @@ def worker_limits(rank, size):
         assert f"a timeout of {limit} s is over before anything can happen" in text, text
     text = message_of(lambda: dist.group.WORLD.set_timeout(seconds(0)), ValueError)
     assert "set_timeout: a timeout of 0 s" in text, text
+    dist.group.WORLD.set_timeout(datetime.timedelta.max)
     short = dist.new_group([0, 1], timeout=datetime.timedelta(microseconds=1))
     assert short._get_backend(torch.device("cpu")).options.timeout == datetime.timedelta(milliseconds=1)
     long = dist.new_group([0, 1], timeout=datetime.timedelta.max)
@@ -179,6 +180,7 @@ def worker_by_itself(rank, size):
     assert tensor.tolist() == [3.0] * 5, tensor
     text = message_of(lambda: quoit.ProcessGroupQuoit(store, rank, size, timeout=seconds(0)), ValueError)
     assert "a timeout of 0 s" in text, text
+    assert "there is no store" in message_of(lambda: quoit.ProcessGroupQuoit(None, rank, size), ValueError)
     group.shutdown()
 
     from torch.distributed import _dist2

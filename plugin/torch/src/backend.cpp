@@ -127,6 +127,7 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::connect(c10::intrusive_
 {
     WithoutGil nogil;
     const std::string id = "standalone";
+    TORCH_CHECK_VALUE(store, "quoit: creating group ", id, ": there is no store");
     auto own = c10::make_intrusive<Options>(checked_limit(timeout, "creating group " + id));
     own->group_name = id;
     auto group = c10::make_intrusive<ProcessGroupQuoit>(rank, size, std::move(store), id, own);
@@ -409,7 +410,7 @@ void ProcessGroupQuoit::setTimeout(milliseconds timeout)
     options_->timeout = checked_limit(timeout, "set_timeout");
     if (const c10::intrusive_ptr<Communicator> comm = peek()) {
         Communicator::Use use(*comm, Communicator::Use::kNew);
-        if (use && quoit_comm_set_timeout(use.comm(), to_timeout_ms(timeout)) != QUOIT_OK)
+        if (use && quoit_comm_set_timeout(use.comm(), to_timeout_ms(options_->timeout)) != QUOIT_OK)
             throw_error(QUOIT_ERR_INVALID, "set_timeout", quoit_last_error());
     }
 }
