@@ -16,6 +16,8 @@
  * The store may hold what an earlier attempt left. A rank whose nonce is not in the roster looks again; rank 0, while proofs are
  * missing, looks whether a record has changed, and then publishes a new roster under a new incarnation; a rank that waits for hosts
  * looks whether the roster has changed. So records of different attempts never mix, and all of it ends at the deadline.
+ *
+ * Two processes that were started as one rank: the second overwrites the record of the first, which sees it while it waits, and leaves.
  */
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -34,6 +36,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum {
+    RIVAL_FIRST_MS = 500,  /* until the first look whether another process came as this rank; each pause is twice the one before */
+    RIVAL_MOST_MS = 60000,
+    STALE_WARN_MS = 5000   /* of waiting beside a roster of another attempt */
+};
 
 /* ------------------------------------------------------------------ store */
 
@@ -167,6 +175,19 @@ static void drop_job(attempt_t *attempt)
     attempt->job = NULL;
 }
 
+/* Ranks as threads of one process have one engine and one window, so they cannot be peers of each other. */
+static quoit_status_t check_processes(const job_t *job)
+{
+    const job_record_t *own = &job->record[job->rank];
+    for (int rank = 0; rank < job->size; rank++) {
+        const job_record_t *other = &job->record[rank];
+        if (rank == job->rank || other->process.high != own->process.high || other->process.low != own->process.low) continue;
+        return error_set(QUOIT_ERR_UNSUPPORTED, "ranks %d and %d are threads of one process (%s, pid %d); each rank needs a process of its own",
+                         rank < job->rank ? rank : job->rank, rank < job->rank ? job->rank : rank, own->host, own->pid);
+    }
+    return QUOIT_OK;
+}
+
 /* Peers, and the secret: from here on connections of this job are accepted. */
 quoit_status_t bootstrap_take_peer(job_t *job, int rank, peer_t **peer)
 {
@@ -249,13 +270,36 @@ static quoit_status_t check_record(const attempt_t *attempt, int rank, const job
     return check_tls(record, &attempt->own);
 }
 
+/* Has another process taken this rank's place in the store since this one came? */
+static quoit_status_t check_rival(attempt_t *attempt)
+{
+    job_record_t record;
+    quoit_status_t status = bootstrap_get_record(attempt, attempt->rank, 1, &record);
+    attempt->rank_failed = false;
+    if (status != QUOIT_OK || record.nonce == attempt->own.nonce) return QUOIT_OK;
+    attempt->displaced = true;
+    return error_set(QUOIT_ERR_MISMATCH, "another process, %s pid %d, came as rank %d after this one, %s pid %d; start each process with a rank of its own",
+                     record.host, record.pid, attempt->rank, attempt->own.host, attempt->own.pid);
+}
+
+/* Wait for a key to the deadline, with an eye on the own place. */
+static quoit_status_t get_watchfully(attempt_t *attempt, const char *key, void **value, size_t *length)
+{
+    for (int pause_ms = RIVAL_FIRST_MS;; pause_ms = pause_ms * 2 < RIVAL_MOST_MS ? pause_ms * 2 : RIVAL_MOST_MS) {
+        quoit_status_t status = bootstrap_get(attempt, key, pause_ms, value, length);
+        if (status != QUOIT_ERR_TIMEOUT || bootstrap_is_over(attempt)) return status;
+        status = check_rival(attempt);
+        if (status != QUOIT_OK) return status;
+    }
+}
+
 quoit_status_t bootstrap_get_record(attempt_t *attempt, int rank, int limit_ms, job_record_t *record)
 {
     char key[64];
     void *value = NULL;
     size_t length = 0, used;
     snprintf(key, sizeof key, "quoit/record/%d", rank);
-    quoit_status_t status = bootstrap_get(attempt, key, limit_ms, &value, &length);
+    quoit_status_t status = limit_ms < 0 ? get_watchfully(attempt, key, &value, &length) : bootstrap_get(attempt, key, limit_ms, &value, &length);
     attempt->rank_failed = status == QUOIT_OK && roster_is_refusal(value, length);
     if (attempt->rank_failed) status = roster_refusal_decode(value, length);
     else if (status == QUOIT_OK) status = job_record_decode(value, length, &used, record);
@@ -316,20 +360,28 @@ static quoit_status_t gather_records(attempt_t *attempt)
 static quoit_status_t await_roster(attempt_t *attempt)
 {
     unsigned pause_ms = 10;
+    char other[256] = "";
+    uint64_t warn = clock_deadline(STALE_WARN_MS);
     for (;;) {
         void *value = NULL;
         size_t length = 0;
-        quoit_status_t status = bootstrap_get(attempt, "quoit/roster", -1, &value, &length);
+        quoit_status_t status = get_watchfully(attempt, "quoit/roster", &value, &length);
         if (status == QUOIT_ERR_TIMEOUT)
             return error_set(status, "timed out: rank 0 has not come, or still waits for others, at %s; rank %d waited for it",
                              store_description(attempt->store), attempt->rank);
         if (status == QUOIT_OK) status = read_roster(attempt, value, length);
+        if (status == QUOIT_ERR_AGAIN) snprintf(other, sizeof other, "%s", roster_is_failure(value, length) ? "" : error_text());
         if (value) memset(value, 0, length);
         free(value);
         if (status != QUOIT_ERR_AGAIN) return status;
         if (bootstrap_is_over(attempt))
-            return error_set(QUOIT_ERR_TIMEOUT, "timed out: %s holds a roster of an earlier attempt only; rank 0 has not come for this one",
-                             store_description(attempt->store));
+            return error_set(QUOIT_ERR_TIMEOUT, "timed out: %s holds a roster of an earlier attempt only%s; rank 0 has not come for this one",
+                             store_description(attempt->store), other);
+        if (clock_now() >= warn) {
+            log_warn("bootstrap", "rank %d still waits for rank 0: %s holds a roster of an earlier attempt%s", attempt->rank,
+                     store_description(attempt->store), other);
+            warn = CLOCK_NEVER;
+        }
         poll(NULL, 0, (int)pause_ms);
         if (pause_ms < 200) pause_ms *= 2;
     }
@@ -346,6 +398,7 @@ static quoit_status_t try_once(attempt_t *attempt)
         if (status == QUOIT_OK) status = publish_roster(attempt);
     } else
         status = await_roster(attempt);
+    if (status == QUOIT_OK) status = check_processes(attempt->job);
     if (status == QUOIT_OK) status = open_job(attempt);
     bool settled = false;
     if (status == QUOIT_OK) status = bootstrap_prove_hosts(attempt, &settled);
@@ -369,6 +422,15 @@ static quoit_status_t alone(attempt_t *attempt)
     return status;
 }
 
+/* It may be that another process took this rank's place, and that the others went on with it. */
+static quoit_status_t explain_timeout(attempt_t *attempt)
+{
+    char text[ERROR_TEXT_CAPACITY];
+    snprintf(text, sizeof text, "%s", error_text());
+    quoit_status_t status = check_rival(attempt);
+    return status == QUOIT_OK ? error_set(QUOIT_ERR_TIMEOUT, "%s", text) : status;
+}
+
 quoit_status_t job_create(engine_t *engine, quoit_store_t *store, int rank, int size, uint64_t deadline, job_t **job)
 {
     attempt_t attempt = {.engine = engine, .store = store, .rank = rank, .size = size, .deadline = deadline};
@@ -385,6 +447,7 @@ quoit_status_t job_create(engine_t *engine, quoit_store_t *store, int rank, int 
     }
     if (status != QUOIT_OK) {
         char text[ERROR_TEXT_CAPACITY];
+        if (status == QUOIT_ERR_TIMEOUT) status = explain_timeout(&attempt);
         status = bootstrap_tell_failure(&attempt, status);
         snprintf(text, sizeof text, "%s", error_text());
         drop_job(&attempt);

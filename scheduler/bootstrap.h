@@ -18,6 +18,7 @@ typedef struct attempt {
     job_t *job;
     bool told;        /* the error came from the store: the others know */
     bool rank_failed; /* the newest look at a record found word of that rank's failure instead */
+    bool displaced;   /* another process came as this rank, and the others may be about to go on with it */
 } attempt_t;
 
 /* bootstrap.c */

@@ -72,7 +72,7 @@ quoit_status_t bootstrap_tell_failure(attempt_t *attempt, quoit_status_t status)
         snprintf(text, sizeof text, "rank %d (%.60s, pid %d) cannot take part: %.700s", attempt->rank, log_host(), (int)getpid(), cause);
     else
         snprintf(text, sizeof text, "%s", cause);
-    if (!alone && attempt->rank == 0) publish_failure(attempt, status, text);
+    if (!alone && attempt->rank == 0 && !attempt->displaced) publish_failure(attempt, status, text);
     if (!alone && attempt->rank > 0 && own) publish_refusal(attempt, status, text);
     return error_set(status, "%s", text);
 }

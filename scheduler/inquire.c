@@ -63,7 +63,17 @@ static int awaited(quoit_comm_t *comm, int ranks[ASKED_AT_ONCE])
     return count;
 }
 
-/* Whom this rank waits for, or what it does instead: another communicator's operation. */
+/* The oldest send or recv of this rank that has not ended. */
+static void message_text(quoit_comm_t *comm, char text[NOTICE_CALL_TEXT])
+{
+    if (list_is_empty(&comm->messages)) return;
+    const operation_t *operation = container_of(comm->messages.next, operation_t, link);
+    const char *peer = operation->peer == QUOIT_ANY_SOURCE ? "any source" : comm_rank_name(comm, operation->peer);
+    snprintf(text, NOTICE_CALL_TEXT, "it waits for its %s %.70s with tag %u", operation->kind == OPERATION_SEND ? "send to" : "recv from", peer,
+             operation->tag);
+}
+
+/* Whom this rank waits for, or what it does instead: another communicator's operation, or sends and recvs. */
 static void doing_text(quoit_comm_t *comm, char text[NOTICE_CALL_TEXT])
 {
     int ranks[ASKED_AT_ONCE];
@@ -80,6 +90,7 @@ static void doing_text(quoit_comm_t *comm, char text[NOTICE_CALL_TEXT])
         snprintf(text, NOTICE_CALL_TEXT, "now it is in %.70s of %.24s", what, other->name);
         return;
     }
+    message_text(comm, text);
 }
 
 static void members_text(const quoit_comm_t *comm, char text[NOTICE_CALL_TEXT])
@@ -268,22 +279,36 @@ int inquire_is_in(const quoit_comm_t *comm, int rank)
     return inquiry->told[rank].sequence >= comm->sequence;
 }
 
+/* Of a rank that does not answer: "; tcp, not connected yet: tried 10.0.0.7:41230 (no answer)", or "" when there is a connection. */
+static void connection_text(const quoit_comm_t *comm, int rank, char *text, size_t capacity)
+{
+    const peer_t *peer = comm->job->peer[comm->job_rank[rank]];
+    text[0] = '\0';
+    if (rank == comm->rank || !peer->message || peer->message->transport->ops->endpoint_status(peer->message) != QUOIT_IN_PROGRESS) return;
+    snprintf(text, capacity, "; %s", peer->message->transport->ops->describe(peer->message));
+}
+
 void inquire_text(const quoit_comm_t *comm, int rank, char *text, size_t capacity)
 {
     const inquiry_t *inquiry = comm->inquiry;
     char what[128] = "";
+    const bool here = comm->execution.operation != NULL; /* else sends and recvs alone wait here */
     text[0] = '\0';
     if (!inquiry || comm->wait_sequence != comm->sequence || inquiry->asked == 0) return;
     const told_t *told = &inquiry->told[rank];
     if (told->known && told->calls) operation_text(&told->call[0].description, what, sizeof what);
-    if (!told->known || told->at < comm->wait_begun)
-        snprintf(text, capacity, "it does not answer%s%s", what[0] ? "; the newest call known of it is " : "", what);
-    else if (told->sequence == 0)
+    if (!told->known || told->at < comm->wait_begun) {
+        char connection[256];
+        connection_text(comm, rank, connection, sizeof connection);
+        snprintf(text, capacity, "it does not answer%s%s%s", what[0] ? "; the newest call known of it is " : "", what, connection);
+    } else if (told->sequence == 0)
         snprintf(text, capacity, "it has not called anything yet");
-    else if (told->sequence >= comm->sequence)
-        snprintf(text, capacity, "it is in %s too", what);
+    else if (!told->running)
+        snprintf(text, capacity, "its newest call is %s, which ended", what);
+    else if (told->sequence < comm->sequence)
+        snprintf(text, capacity, "it is still in %s", what);
     else
-        snprintf(text, capacity, told->running ? "it is still in %s" : "its newest call is %s, which ended", what);
+        snprintf(text, capacity, here ? "it is in %s too" : "it is in %s", what);
     size_t length = strlen(text);
     if (told->doing[0] && told->at >= comm->wait_begun && length < capacity) snprintf(text + length, capacity - length, "; %s", told->doing);
 }

@@ -91,11 +91,9 @@ static quoit_status_t decode_failure(const uint8_t *bytes, size_t length, uint64
     return take_status((int32_t)bytes_get32(bytes + 4), bytes + before, length - before, "rank 0 could not create the job, and did not say why");
 }
 
-/* All records in turn; those of the job are kept when `records` is given. *mine: the one of job->rank has the nonce. */
-static quoit_status_t decode_records(const uint8_t *at, const uint8_t *end, uint32_t size, uint64_t nonce, const job_t *job,
-                                     job_record_t *records, bool *mine)
+/* All records in turn; those of the job are kept when `records` is given. *own: the one of job->rank, if there is one. */
+static quoit_status_t decode_records(const uint8_t *at, const uint8_t *end, uint32_t size, const job_t *job, job_record_t *records, job_record_t *own)
 {
-    *mine = false;
     for (uint32_t rank = 0; rank < size; rank++) {
         job_record_t record;
         size_t used = 0;
@@ -104,7 +102,7 @@ static quoit_status_t decode_records(const uint8_t *at, const uint8_t *end, uint
         if (record.rank != (int)rank)
             return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the roster is damaged: the record of rank %u says that it is rank %d's", rank, record.rank);
         at += used;
-        if (rank == (uint32_t)job->rank) *mine = record.nonce == nonce;
+        if (rank == (uint32_t)job->rank) *own = record;
         if (records && rank < (uint32_t)job->size) records[rank] = record;
     }
     return at == end ? QUOIT_OK : error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the roster is damaged: %zu bytes too many", (size_t)(end - at));
@@ -119,10 +117,11 @@ quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce
     uint32_t size = bytes_get32(bytes + 4);
     tuning_t tuning = get_tuning(bytes + 16 + JOB_SECRET_SIZE);
     const uint8_t *first = bytes + ROSTER_HEADER, *end = bytes + length;
-    bool mine;
-    quoit_status_t status = decode_records(first, end, size, nonce, job, NULL, &mine);
+    job_record_t own = {0};
+    quoit_status_t status = decode_records(first, end, size, job, NULL, &own);
     if (status != QUOIT_OK) return status;
-    if (!mine && size > (uint32_t)job->rank) return QUOIT_ERR_AGAIN;
+    if (size > (uint32_t)job->rank && own.nonce != nonce)
+        return error_set(QUOIT_ERR_AGAIN, ", in which rank %d is another process (%s, pid %d)", job->rank, own.host, own.pid);
     if (size != (uint32_t)job->size)
         return error_set(QUOIT_ERR_MISMATCH, "rank %d was started for a world of %d ranks, but rank 0 for one of %u; give all the same size",
                          job->rank, job->size, size);
@@ -130,7 +129,7 @@ quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce
     job->id = bytes_get64(bytes + 8);
     memcpy(job->secret, bytes + 16, JOB_SECRET_SIZE);
     job->tuning = tuning;
-    return decode_records(first, end, size, nonce, job, job->record, &mine);
+    return decode_records(first, end, size, job, job->record, &own);
 }
 
 uint8_t *roster_failure_encode(const uint64_t *nonce, int size, quoit_status_t status, const char *text, size_t *length)

@@ -18,7 +18,7 @@ size_t roster_encode(const job_t *job, uint8_t *bytes);
  * Read a roster for rank job->rank of job->size. Sets id, secret, tuning and records of `job`, only on success.
  *
  * @param nonce  this rank's in this attempt
- * @return ERR_AGAIN: it is of another attempt. A failure that is for this rank: its status and text. ERR_MISMATCH: a world of another
+ * @return ERR_AGAIN: it is of another attempt; the text says who this rank was in it. A failure that is for this rank: its status and text. ERR_MISMATCH: a world of another
  *         size. ERR_PROTOCOL: no roster.
  */
 quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce, job_t *job);

@@ -344,6 +344,14 @@ quoit_status_t window_input(window_t *window, int index, uint64_t ticket, const 
     return QUOIT_OK;
 }
 
+void window_retract(window_t *window, uint64_t base)
+{
+    for (int stage = 0; stage < PLAN_STAGES; stage++) {
+        _Atomic uint64_t *ticket = &window->section->line.stage[stage];
+        if (atomic_load_explicit(ticket, memory_order_relaxed) > base) atomic_store_explicit(ticket, base, memory_order_release);
+    }
+}
+
 void window_withdraw(window_t *window)
 {
     atomic_store_explicit(&window->section->withdrawn, 1, memory_order_relaxed);

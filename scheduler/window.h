@@ -131,6 +131,11 @@ uint8_t *window_large(window_t *window, int member, size_t needed);
 bool window_share_input(window_t *window, const void *input, size_t bytes, uint64_t ticket);
 /** The input that a member shares in that operation, after its first signal; *input is NULL when it does not. */
 quoit_status_t window_input(window_t *window, int member, uint64_t ticket, const uint8_t **input, size_t *length);
+/**
+ * The operation whose tickets are those after `base` has failed here: take back what was signalled of it. Else a member that comes to it
+ * later would find all that it needs, and end it well, where the others have an error.
+ */
+void window_retract(window_t *window, uint64_t base);
 /** The own operation has failed, and its input may be written by its owner at once. */
 void window_withdraw(window_t *window);
 /** After reading inputs of that operation where they lie: was one of them withdrawn, so that what was read may be anything? */

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launcher import HERE, argument, directory, free_port, message_of, run
+from launcher import HERE, argument, directory, free_port, meet, message_of, run
 
 
 def check(group=None):
@@ -335,6 +335,7 @@ def worker_sockets(rank, size):
     texts = [str(each.message) for each in caught if "sockets" in str(each.message)]
     assert len(texts) == 1 and "sockets=3" in texts[0] and "have 5 TCP connections" in texts[0], texts
     assert connections() == first
+    meet("counted", rank, size)
     dist.destroy_process_group()
     return first
 
@@ -346,6 +347,7 @@ def worker_sockets_by_setting(rank, size):
     dist.init_process_group("quoit")
     check()
     found = connections()
+    meet("counted", rank, size)  # else the other may be gone by now, and its connections with it
     dist.destroy_process_group()
     return found
 

@@ -278,7 +278,11 @@ static void tcp_disarm(quoit_transport_t *transport) { (void)transport; }
 
 /* ---------------------------------------------------------------- the table */
 
-static const char *tcp_describe(quoit_endpoint_t *base) { return ((tcp_endpoint_t *)base)->description; }
+static const char *tcp_describe(quoit_endpoint_t *base)
+{
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    return endpoint->life == TCP_COMING && endpoint->calling ? tcp_call_text(endpoint) : endpoint->description;
+}
 
 static void tcp_count(quoit_endpoint_t *base, uint64_t *sent, uint64_t *received)
 {

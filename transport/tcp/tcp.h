@@ -248,6 +248,8 @@ void tcp_call_step(tcp_endpoint_t *endpoint);
 void tcp_call_ready(tcp_socket_t *caller, uint32_t events);
 /** Give up this side's attempt (the peer's stays, or the endpoint ends). */
 void tcp_call_drop(tcp_endpoint_t *endpoint);
+/** Calling: "tcp, not connected yet: tried 10.0.0.7:4123 (no answer)", the endpoint's description. */
+const char *tcp_call_text(tcp_endpoint_t *endpoint);
 
 /* ---- tcp_endpoint.c */
 tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id_t peer, const char *name);

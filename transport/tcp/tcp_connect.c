@@ -54,6 +54,17 @@ static void list_targets(const tcp_endpoint_t *endpoint, text_t *text)
     }
 }
 
+const char *tcp_call_text(tcp_endpoint_t *endpoint)
+{
+    text_t text = {0};
+    char *tried = NULL;
+    list_targets(endpoint, &text);
+    if (text_finish(&text, &tried) == QUOIT_OK && endpoint->target_count > 0)
+        snprintf(endpoint->description, sizeof endpoint->description, "tcp, not connected yet: tried %s", tried);
+    free(tried);
+    return endpoint->description;
+}
+
 static bool refused_by_tls(const tcp_endpoint_t *endpoint)
 {
     for (int i = 0; i < endpoint->target_count; i++)

@@ -5,7 +5,7 @@ import datetime
 from typing import Any, Optional
 
 from torch import Tensor
-from torch._C._distributed_c10d import Backend, ErrorType, GatherOptions, Work
+from torch._C._distributed_c10d import Backend, ErrorType, GatherOptions, Store, Work
 
 class Options(Backend.Options):
     """Options of a group, for ``init_process_group(pg_options=...)`` and ``new_group(pg_options=...)``.
@@ -25,7 +25,13 @@ class Options(Backend.Options):
     ) -> None: ...
 
 class ProcessGroupQuoit(Backend):
-    """The backend object of a group: what ``torch.distributed`` calls. ``quoit.describe`` and its like find it themselves."""
+    """The backend object of a group: what ``torch.distributed`` calls. ``quoit.describe`` and its like find it themselves.
+
+    Made by hand, as ``ProcessGroupGloo`` can be, it is a group that ``torch.distributed`` does not know of, of the ranks that come to
+    ``store``; the call returns when all are there.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: datetime.timedelta = ...) -> None: ...
 
     @property
     def options(self) -> Options:

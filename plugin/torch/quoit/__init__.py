@@ -49,12 +49,33 @@ __all__ = ["CompressHook", "Options", "ProcessGroupQuoit", "describe", "history"
 
 def _create(backend_options: Any, pg_options: Optional[Options]) -> ProcessGroupQuoit:
     """What ``torch.distributed`` calls to make a group."""
+    _compat.apply_to_loaded()
     return _C.create(backend_options, pg_options)
+
+
+def _create_unregistered(store: Any, rank: int, world_size: int, timeout: Any, device: torch.device, **options: object) -> Any:
+    """What ``torch.distributed._dist2.new_group`` calls to make a group."""
+    if options:
+        raise TypeError(f"quoit takes no options here, got {', '.join(options)}")
+    kind = dist.ProcessGroup.BackendType.CUSTOM
+    backend = ProcessGroupQuoit(store, rank, world_size, timeout)
+    group = dist.ProcessGroup(store, rank, world_size)
+    group._set_default_backend(kind)
+    for place in {device.type, "cpu"}:
+        group._register_backend(torch.device(place), kind, backend)
+    return group
 
 
 def _register() -> None:
     if "QUOIT" not in dist.Backend._plugins:
         dist.Backend.register_backend("quoit", _create, extended_api=True, devices=["cpu", "cuda"])
+    try:
+        from torch.distributed import _dist2
+
+        if "quoit" not in _dist2._BACKENDS:
+            _dist2.register_backend("quoit", _create_unregistered)
+    except (ImportError, AttributeError):  # an experiment of PyTorch's, which may go
+        pass
 
 
 def _backend_of(group: Optional[dist.ProcessGroup]) -> ProcessGroupQuoit:

@@ -7,6 +7,8 @@
   no NCCL, though they need nothing but an allreduce of bfloat16.
 - The gradient of ``torch.distributed.nn.functional._all_gather_base`` refuses every backend but NCCL and XCCL, though it needs
   nothing but a reduce-scatter.
+- ``ShardedTensor`` takes each backend but Gloo that is registered for CUDA as one that needs it, and fails where there is none. It is loaded
+  by those who use it alone, so it is wrapped when a group is made after that.
 
 All end in calls that quoit has. They are wrapped: groups of other backends take the original way. Set the variable
 ``TORCH_QUOIT_COMPAT=0`` to leave PyTorch as it is; ``group.monitored_barrier(...)`` and ``group.set_timeout(...)`` of the process
@@ -19,6 +21,7 @@ import datetime
 import functools
 import inspect
 import os
+import sys
 from typing import Any, Callable, Optional
 
 import torch
@@ -99,6 +102,14 @@ def _all_gather_base_backward(original: Function) -> Function:
     return backward
 
 
+def _preferred_device(original: Function) -> Function:
+    @functools.wraps(original)
+    def preferred_device(self: Any) -> torch.device:
+        return torch.device("cpu") if _is_quoit(self._process_group) else original(self)
+
+    return preferred_device
+
+
 def _replace(owners: list[Any], name: str, wrap: Callable[[Function], Function], static: bool = False) -> None:
     """Put ``wrap(original)`` where ``original``, attribute ``name`` of the first owner, is found; once, and if it is there at all."""
     original = getattr(owners[0], name, None)
@@ -111,9 +122,20 @@ def _replace(owners: list[Any], name: str, wrap: Callable[[Function], Function],
             setattr(owner, name, staticmethod(wrapped) if static else wrapped)
 
 
+def _is_wanted() -> bool:
+    return os.environ.get("TORCH_QUOIT_COMPAT", "1") != "0"
+
+
+def apply_to_loaded() -> None:
+    """Wrap what not every program loads, where it is loaded by now."""
+    sharded = sys.modules.get("torch.distributed._shard.sharded_tensor.api")
+    if sharded is not None and _is_wanted():
+        _replace([sharded.ShardedTensor], "_get_preferred_device", _preferred_device)
+
+
 def apply() -> None:
     """Wrap them, once, unless the user does not want it."""
-    if os.environ.get("TORCH_QUOIT_COMPAT", "1") == "0":
+    if not _is_wanted():
         return
     from torch.distributed.nn import functional
     from torch.nn.parallel import DistributedDataParallel

@@ -68,6 +68,17 @@ void wish_sockets(int sockets)
     }
 }
 
+/** A group's limit in whole milliseconds, one at least. No time at all, or less, is a mistake. */
+milliseconds checked_limit(std::chrono::duration<double> limit, const std::string &place)
+{
+    constexpr std::chrono::duration<double> kForever = std::chrono::years(1000);
+    if (limit < -kForever)
+        limit = kForever; /* timedelta.max: the conversion from Python has overflowed */
+    TORCH_CHECK_VALUE(limit.count() > 0, "quoit: ", place, ": a timeout of ", limit.count(),
+                      " s is over before anything can happen; leave it out for PyTorch's default");
+    return std::max(milliseconds(1), std::chrono::round<milliseconds>(limit));
+}
+
 } // namespace
 
 ProcessGroupQuoit::Options::Options(std::optional<milliseconds> timeout)
@@ -89,15 +100,17 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::Dist
         own->sockets = given->sockets;
         wish_sockets(own->sockets);
     }
-    if (!own->timeout_given)
-        own->timeout = std::chrono::duration_cast<milliseconds>(backend.timeout);
+    const bool is_default = backend.global_ranks_in_group.empty();
+    const std::string id = is_default ? "world" : backend.group_id;
+    if (own->timeout_given)
+        own->timeout = checked_limit(own->timeout, "creating group " + id);
+    else
+        own->timeout = checked_limit(backend.timeout, "creating group " + id);
     own->group_name = backend.group_id;
     for (int64_t rank : backend.global_ranks_in_group)
         own->global_ranks_in_group.push_back(static_cast<uint64_t>(rank));
 
-    const bool is_default = backend.global_ranks_in_group.empty();
-    auto group = c10::make_intrusive<ProcessGroupQuoit>(backend.group_rank, backend.group_size, backend.store,
-                                                        is_default ? "world" : backend.group_id, own);
+    auto group = c10::make_intrusive<ProcessGroupQuoit>(backend.group_rank, backend.group_size, backend.store, id, own);
     if (is_default) {
         group->meet();
         std::lock_guard<std::mutex> lock(groups().mutex);
@@ -106,6 +119,19 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::Dist
         group->adoptParent(parent, std::vector<int>(backend.global_ranks_in_group.begin(), backend.global_ranks_in_group.end()));
     }
     /* Else the default group is another backend's: the ranks meet in the store at the first operation. */
+    return group;
+}
+
+c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                                 milliseconds timeout)
+{
+    WithoutGil nogil;
+    const std::string id = "standalone";
+    TORCH_CHECK_VALUE(store, "quoit: creating group ", id, ": there is no store");
+    auto own = c10::make_intrusive<Options>(checked_limit(timeout, "creating group " + id));
+    own->group_name = id;
+    auto group = c10::make_intrusive<ProcessGroupQuoit>(rank, size, std::move(store), id, own);
+    group->meet();
     return group;
 }
 
@@ -381,10 +407,10 @@ std::string ProcessGroupQuoit::description() const
 
 void ProcessGroupQuoit::setTimeout(milliseconds timeout)
 {
-    options_->timeout = timeout;
+    options_->timeout = checked_limit(timeout, "set_timeout");
     if (const c10::intrusive_ptr<Communicator> comm = peek()) {
         Communicator::Use use(*comm, Communicator::Use::kNew);
-        if (use && quoit_comm_set_timeout(use.comm(), to_timeout_ms(timeout)) != QUOIT_OK)
+        if (use && quoit_comm_set_timeout(use.comm(), to_timeout_ms(options_->timeout)) != QUOIT_OK)
             throw_error(QUOIT_ERR_INVALID, "set_timeout", quoit_last_error());
     }
 }

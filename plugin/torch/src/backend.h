@@ -38,6 +38,9 @@ public:
     /** The default group blocks until all ranks have come; other groups of a quoit default group never block. */
     static c10::intrusive_ptr<ProcessGroupQuoit> create(const c10d::DistributedBackendOptions &backend,
                                                         const c10::intrusive_ptr<c10d::Backend::Options> &options);
+    /** A group by itself, which torch.distributed does not know of; blocks until all ranks have come to `store`. */
+    static c10::intrusive_ptr<ProcessGroupQuoit> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                                         std::chrono::milliseconds timeout);
     ProcessGroupQuoit(int rank, int size, c10::intrusive_ptr<c10d::Store> store, std::string id,
                       c10::intrusive_ptr<Options> options);
     ~ProcessGroupQuoit() override;

@@ -63,16 +63,32 @@ Parts input_parts(Launch &launch, const std::vector<at::Tensor> &tensors, at::Sc
     return parts;
 }
 
-/** One tensor a rank, as parts that are written. Element counts may differ. */
+/** What is told, once, of outputs that share memory: a list made by [tensor] * n. */
+void warn_of_shared_outputs(const Launch &launch)
+{
+    TORCH_WARN_ONCE("quoit: ", launch.name(), ": output tensors share memory, so that what the later ones receive overwrites what the earlier "
+                    "ones have received. [tensor] * n is a list of one tensor; [torch.empty_like(tensor) for _ in range(n)] has n of them");
+}
+
+/**
+ * One tensor a rank, as parts that are written. Element counts may differ. Where tensors share memory the last one wins, on all ranks
+ * alike, whichever part comes first.
+ */
 Parts output_parts(Launch &launch, const std::vector<at::Tensor> &tensors, at::ScalarType dtype, size_t scale)
 {
     check_list(launch.name(), "output tensors", tensors.size(), launch.size());
+    const auto place = [&](size_t i) { return Place{launch.name(), "output", static_cast<int64_t>(i)}; };
+    for (size_t i = 0; i < tensors.size(); i++) {
+        check_tensor(place(i), tensors[i]);
+        check_dtype(place(i), tensors[i], dtype);
+    }
+    const bool shared = share_memory(tensors);
+    if (shared)
+        warn_of_shared_outputs(launch);
     Parts parts;
     for (size_t i = 0; i < tensors.size(); i++) {
-        const Place place = {launch.name(), "output", static_cast<int64_t>(i)};
-        check_tensor(place, tensors[i]);
-        check_dtype(place, tensors[i], dtype);
-        parts.push_back({launch.output(place, tensors[i]), tensors[i].numel() * scale});
+        void *data = launch.output(place(i), tensors[i], shared ? Content::kStaged : Content::kReplaced);
+        parts.push_back({data, tensors[i].numel() * scale});
     }
     return parts;
 }

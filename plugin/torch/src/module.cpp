@@ -161,9 +161,16 @@ void bind_options(py::module_ &module, const py::object &backend)
         .def("__deepcopy__", copy_options, py::arg("memo"));
 }
 
+c10::intrusive_ptr<ProcessGroupQuoit> connect(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size, Milliseconds timeout)
+{
+    return translated([&] { return ProcessGroupQuoit::connect(store, rank, size, timeout); });
+}
+
 void bind_backend(py::module_ &module, const py::object &backend)
 {
     py::class_<ProcessGroupQuoit, c10::intrusive_ptr<ProcessGroupQuoit>>(module, "ProcessGroupQuoit", backend)
+        .def(py::init(&connect), py::arg("store"), py::arg("rank"), py::arg("size"),
+             py::arg("timeout") = Milliseconds(kBackendDefaultTimeout), "A group that torch.distributed does not know of; returns when all ranks have come.")
         .def_property_readonly("options", [](ProcessGroupQuoit &self) {
             return c10::static_intrusive_pointer_cast<ProcessGroupQuoit::Options>(self.getBackendOptions());
         })

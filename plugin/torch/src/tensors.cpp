@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -88,6 +89,24 @@ bool has_own_memory(const at::Tensor &tensor)
     return true;
 }
 
+/** Bytes that its storage must hold for its last element to lie inside. */
+size_t needed_storage(const at::Tensor &tensor)
+{
+    if (tensor.is_contiguous())
+        return (tensor.storage_offset() + tensor.numel()) * tensor.element_size();
+    return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(), tensor.storage_offset());
+}
+
+/** Whoever frees memory by untyped_storage().resize_(), as FSDP does, leaves tensors behind that end beyond it. */
+void check_storage(const Place &place, const at::Tensor &tensor)
+{
+    if (tensor.numel() == 0)
+        return;
+    const size_t held = tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes(), needed = needed_storage(tensor);
+    QUOIT_CHECK_VALUE(needed <= held, place.text(), " of sizes ", tensor.sizes(), " needs a storage of ", needed, " bytes, but its own holds ",
+                      held, ": it was freed or shortened, by untyped_storage().resize_() perhaps");
+}
+
 at::Tensor contiguous_copy(const at::Tensor &tensor, bool with_content)
 {
     at::AutoDispatchBelowADInplaceOrView guard;
@@ -115,6 +134,7 @@ void check_tensor(const Place &place, const at::Tensor &tensor)
     QUOIT_CHECK_VALUE(tensor.device().is_cpu(), place.text(), " is on device ", tensor.device(),
                       ", but this build of quoit moves tensors of the CPU only: copy it with .cpu(), or use a backend such as "
                       "\"cpu:quoit,cuda:nccl\"");
+    check_storage(place, tensor);
 }
 
 void check_count(const Place &place, const at::Tensor &tensor, int64_t expected)
@@ -155,7 +175,7 @@ const void *input_memory(Flight &flight, const at::Tensor &tensor)
 
 void *output_memory(Flight &flight, const Place &place, const at::Tensor &tensor, Content content)
 {
-    if (is_plain(tensor)) {
+    if (is_plain(tensor) && content != Content::kStaged) {
         flight.keep.push_back(tensor);
         return tensor.mutable_data_ptr();
     }
@@ -177,6 +197,27 @@ at::Tensor apart_from(const at::Tensor &input, const at::Tensor &output)
             return input;
     }
     return contiguous_copy(input, true);
+}
+
+bool share_memory(const std::vector<at::Tensor> &tensors)
+{
+    c10::SmallVector<std::pair<const char *, const char *>, 16> spans; /* from, to */
+    bool rise = true;
+    for (const at::Tensor &tensor : tensors) {
+        if (!tensor.is_contiguous() || tensor.numel() == 0)
+            continue;
+        const char *from = static_cast<const char *>(tensor.const_data_ptr());
+        rise = rise && (spans.empty() || spans.back().second <= from);
+        spans.emplace_back(from, from + tensor.nbytes());
+    }
+    if (rise)
+        return false;
+    std::sort(spans.begin(), spans.end());
+    for (size_t i = 1; i < spans.size(); i++) {
+        if (spans[i].first < spans[i - 1].second)
+            return true;
+    }
+    return false;
 }
 
 } // namespace quoit_torch

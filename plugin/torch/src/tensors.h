@@ -33,7 +33,7 @@ struct Place {
     std::string text() const;
 };
 
-/** Defined, dense and in host memory, or a ValueError that says what it is. */
+/** Defined, dense, in host memory and inside its storage, or a ValueError that says what it is. */
 void check_tensor(const Place &place, const at::Tensor &tensor);
 
 /** Throws unless `tensor` has `expected` elements. */
@@ -47,12 +47,19 @@ quoit_dtype_t element_to_reduce(const Place &place, const at::Tensor &tensor);
 /** Memory with the tensor's elements; `flight` keeps it alive. */
 const void *input_memory(Flight &flight, const at::Tensor &tensor);
 
-enum class Content { kReplaced, kUpdated };
+enum class Content {
+    kReplaced,
+    kUpdated,
+    kStaged /* replaced at the end, in the order of the calls */
+};
 
 /** Memory that becomes the tensor's elements; it holds them already when the operation updates them. */
 void *output_memory(Flight &flight, const Place &place, const at::Tensor &tensor, Content content);
 
 /** `input`, or a copy of it when it shares memory with `output`. */
 at::Tensor apart_from(const at::Tensor &input, const at::Tensor &output);
+
+/** Do two of them lie in the same memory, in part or whole? Only contiguous ones are looked at. */
+bool share_memory(const std::vector<at::Tensor> &tensors);
 
 } // namespace quoit_torch

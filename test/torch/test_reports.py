@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users of other backends have reported, and what becomes of it here: mistakes that look like success, and errors that do not help.
+
+Each says what was done, and what the other backends make of it.
+"""
+
+import datetime
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from launcher import BACKEND, directory, meet, message_of, run, start
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+from hosts import Hosts, why_unavailable  # noqa: E402
+
+
+def seconds(number):
+    return datetime.timedelta(seconds=number)
+
+
+def worker_one_tensor_for_all(rank, size):
+    """[tensor] * n as outputs: what stays is what the last rank gave, on all ranks alike (NCCL: anything; Gloo: so, too)."""
+    found = []
+    for count in [3, 1000, 300000]:
+        tensor, own = torch.zeros(count), torch.full((count,), rank + 1.0)
+        dist.all_gather([tensor] * size, own)
+        found.append(sorted(set(tensor.tolist())))
+        dist.all_to_all([tensor] * size, [own] * size)
+        found.append(sorted(set(tensor.tolist())))
+    assert found == [[float(size)]] * 6, found
+
+    memory = torch.zeros(size + 3)  # each rank's part of four overlaps the next one's
+    dist.all_gather([memory[r : r + 4] for r in range(size)], torch.full((4,), rank + 1.0))
+    assert memory.tolist() == [1.0, 2.0] + [3.0] * 4, memory
+    if rank == 1:
+        dist.gather(torch.full((2,), 2.0), [memory[:2]] * size, dst=1)
+        assert memory[:2].tolist() == [3.0, 3.0], memory
+    else:
+        dist.gather(torch.full((2,), rank + 1.0), dst=1)
+
+
+def worker_neighbours(rank, size):
+    rows = torch.arange(size * 2.0).view(size, 2)
+    dist.all_gather(list(rows.unbind(0))[::-1], rows[rank].clone())
+    assert rows.flatten().tolist() == [4.0, 5.0, 2.0, 3.0, 0.0, 1.0], rows
+
+
+def test_one_tensor_for_all():
+    """One warning a process; none of tensors that are only neighbours."""
+    for rank in start(3, worker_one_tensor_for_all):
+        assert rank.status == 0 and rank.output.count("all_gather: output tensors share memory") == 1, rank
+    for rank in start(3, worker_neighbours):
+        assert rank.status == 0 and rank.output == "", rank
+
+
+def worker_freed_storage(rank, size):
+    """Memory that FSDP has freed, or that ends too early (Gloo: abort of the process; memory of others is overwritten)."""
+    freed, short, strided = torch.ones(1000), torch.ones(1000), torch.ones(30, 30).t()
+    part = freed[10:20]
+    freed.untyped_storage().resize_(0)
+    short.untyped_storage().resize_(3996)
+    strided.untyped_storage().resize_(3500)
+    text = message_of(lambda: dist.all_reduce(freed), ValueError)
+    assert "all_reduce: tensor of sizes [1000] needs a storage of 4000 bytes, but its own holds 0" in text, text
+    text = message_of(lambda: dist.broadcast(short, 0), ValueError)
+    assert "needs a storage of 4000 bytes, but its own holds 3996" in text, text
+    text = message_of(lambda: dist.all_gather([torch.empty(30, 30) for _ in range(size)], strided), ValueError)
+    assert "all_gather: input of sizes [30, 30] needs a storage of 3600 bytes" in text, text
+    text = message_of(lambda: dist.send(part, 1 - rank), ValueError)
+    assert "send: tensor of sizes [10] needs a storage of 80 bytes" in text, text
+    start = short[:999]
+    dist.all_reduce(start)
+    assert start.sum().item() == 999 * size
+
+
+def test_freed_storage():
+    run(2, worker_freed_storage)
+
+
+def worker_limits(rank, size):
+    """No time at all is a mistake (Gloo: "Connection reset by peer"); a microsecond is a very short limit, not none."""
+    for limit in [0, -5]:
+        text = message_of(lambda limit=limit: dist.new_group([0, 1], timeout=seconds(limit)), ValueError)
+        assert f"a timeout of {limit} s is over before anything can happen" in text, text
+    text = message_of(lambda: dist.group.WORLD.set_timeout(seconds(0)), ValueError)
+    assert "set_timeout: a timeout of 0 s" in text, text
+    dist.group.WORLD.set_timeout(datetime.timedelta.max)
+    short = dist.new_group([0, 1], timeout=datetime.timedelta(microseconds=1))
+    assert short._get_backend(torch.device("cpu")).options.timeout == datetime.timedelta(milliseconds=1)
+    long = dist.new_group([0, 1], timeout=datetime.timedelta.max)
+    exact = dist.new_group([0, 1], timeout=seconds(0.7))
+    assert exact._get_backend(torch.device("cpu")).options.timeout == seconds(0.7)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=long)
+    assert tensor.tolist() == [2.0] * 3, tensor
+
+
+def test_limits():
+    run(2, worker_limits)
+
+
+def worker_late(rank, size):
+    """Who comes to a collective that the others have given up is told so, though all that it needs lies there."""
+    for count in [1, 5000]:
+        group = dist.new_group([0, 1, 2], timeout=seconds(0.5))
+        if rank < 2:
+            text = message_of(lambda: dist.all_reduce(torch.ones(count), group=group), dist.DistBackendError)
+            assert "timed out after 500 ms: waiting for " in text and "rank 2 (" in text, text
+        meet(f"{count} ", rank, size)
+        if rank == 2:
+            text = message_of(lambda: dist.all_reduce(torch.ones(count), group=group), dist.DistBackendError)
+            assert "timed out after 500 ms: waiting for " in text and "told by rank" in text, text
+
+
+def test_late():
+    run(3, worker_late)
+
+
+def worker_send_to_each_other(rank, size):
+    """Both send a large tensor first and time out: each is told what the other waits for."""
+    group = dist.new_group([0, 1], timeout=seconds(0.5))
+    dist.barrier(group)
+    text = message_of(lambda: dist.send(torch.ones(1000000), 1 - rank, group=group, tag=3), dist.DistBackendError)
+    assert "no matching recv came; its newest call is barrier #1, which ended; it waits for its send to rank" in text, text
+    assert "with tag 3" in text, text
+
+
+def test_send_to_each_other():
+    run(2, worker_send_to_each_other)
+
+
+def join(rank, size, limit):
+    """A group of `size` ranks by a file that all processes of the test have in common."""
+    store = dist.FileStore(str(directory() / "store"), 3)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=size, timeout=seconds(limit))
+
+
+def worker_same_rank(rank, size):
+    """Three processes as ranks 0, 1 and 1: the first of the two learns of the second while it waits (Gloo: "Wait timeout")."""
+    return message_of(lambda: join(min(rank, 1), 3, 1.5), dist.DistError)
+
+
+def test_same_rank():
+    texts = run(3, worker_same_rank, backend=None)
+    assert "1 of 3 ranks did not come" in texts[0] and "rank 2" in texts[0], texts
+    first, second = sorted(texts[1:], key=lambda text: "another process" not in text)
+    assert "another process, " in first and " came as rank 1 after this one, " in first and "a rank of its own" in first, texts
+    assert "rank 0 has not come" in second, texts
+
+
+def worker_one_too_many(rank, size):
+    """Three processes of a world of two: the one that comes last is told who has its place."""
+    if rank < 2:
+        join(rank, 2, 30)
+        dist.all_reduce(torch.ones(3))
+    meet("joined", rank, size)
+    text = message_of(lambda: join(1, 2, 0.5), dist.DistError) if rank == 2 else ""
+    meet("refused", rank, size)
+    return text, os.getpid()
+
+
+def test_one_too_many():
+    (_, _), (_, pid), (text, _) = run(3, worker_one_too_many, backend=None)
+    assert "holds a roster of an earlier attempt only, in which rank 1 is another process (" in text and f"pid {pid})" in text, text
+
+
+def worker_by_itself(rank, size):
+    """A group that torch.distributed does not know of, as ProcessGroupGloo can be made, and as torch.distributed._dist2 makes it."""
+    import quoit
+
+    store = dist.FileStore(str(directory() / "store"), size)
+    group = quoit.ProcessGroupQuoit(store, rank, size, seconds(20))
+    tensor = torch.full((5,), rank + 1.0)
+    group.allreduce([tensor]).wait()
+    assert tensor.tolist() == [3.0] * 5, tensor
+    text = message_of(lambda: quoit.ProcessGroupQuoit(store, rank, size, timeout=seconds(0)), ValueError)
+    assert "a timeout of 0 s" in text, text
+    assert "there is no store" in message_of(lambda: quoit.ProcessGroupQuoit(None, rank, size), ValueError)
+    group.shutdown()
+
+    from torch.distributed import _dist2
+
+    other = _dist2.new_group("quoit", seconds(20), "cpu")
+    outputs = [torch.empty(5) for _ in range(size)]
+    other.allgather([outputs], [torch.full((5,), float(rank))]).wait()
+    assert [output[0].item() for output in outputs] == [0.0, 1.0], outputs
+    assert not dist.is_initialized()
+    other.shutdown()
+
+
+def test_by_itself():
+    run(2, worker_by_itself, backend=None)
+
+
+def worker_threads_as_ranks(rank, size):
+    """Ranks as threads of one process: they share an engine and cannot be each other's peers, which is an error at once."""
+    import threading
+
+    import quoit
+
+    store = dist.HashStore()
+    texts = [""] * 3
+
+    def join_as(number):
+        texts[number] = message_of(lambda: quoit.ProcessGroupQuoit(store, number, 3, seconds(20)))
+
+    threads = [threading.Thread(target=join_as, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for text in texts:
+        assert " are threads of one process (" in text and "each rank needs a process of its own" in text, texts
+
+
+def test_threads_as_ranks():
+    run(1, worker_threads_as_ranks, backend=None)
+
+
+def worker_sharded_tensor(rank, size):
+    """gather() of a ShardedTensor of the CPU where there is no CUDA (a backend from outside: "Torch not compiled with CUDA enabled")."""
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    dist.new_group([0, 1])
+    whole = sharded_tensor.ones(ChunkShardingSpec(dim=0, placements=["rank:0/cpu", "rank:1/cpu"]), 5, 4)
+    out = torch.zeros(5, 4) if rank == 0 else None
+    whole.gather(0, out)
+    assert rank or out.sum().item() == 20, out
+
+
+def test_sharded_tensor():
+    run(2, worker_sharded_tensor)
+
+
+def worker_no_route(rank, size):
+    """A host without a route to the other (Gloo: "Connection refused" of 127.0.0.1): the error says what was tried, though the time is short."""
+    return message_of(lambda: join(rank, size, 1.5), dist.DistError)
+
+
+def test_no_route():
+    why = why_unavailable()
+    if why:
+        pytest.skip(why)
+    with Hosts([1, 1], families="4") as hosts:
+        hosts.call(1, ["ip", "route", "flush", "table", "main"])
+        texts = run(2, worker_no_route, backend=None, hosts=hosts)
+        addresses = [hosts.ipv4(host) for host in range(2)]
+    for text in texts:
+        assert "it does not answer; tcp, not connected yet" in text, texts
+    assert f"tried {addresses[1]}" in texts[0] or f"tried {addresses[0]}" in texts[1], (texts, addresses)
