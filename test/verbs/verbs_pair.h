@@ -2,6 +2,7 @@
 /* Two transports of verbs in one process, driven by one thread, and messages between them. */
 #pragma once
 
+#include "test/support/bytes.h"
 #include "verbs_harness.h"
 
 #include <sched.h>
@@ -25,17 +26,7 @@ extern "C" {
 
 namespace verbs_test {
 
-inline std::string pattern(size_t length, unsigned seed)
-{
-    std::string bytes(length, '\0');
-    std::mt19937_64 random(seed);
-    for (size_t at = 0; at < length; at += 64) { /* the tests are compiled without optimisation: few numbers, many bytes */
-        uint64_t number = random();
-        memset(&bytes[at], static_cast<int>(number >> 8), std::min<size_t>(64, length - at));
-        memcpy(&bytes[at], &number, std::min(sizeof number, length - at));
-    }
-    return bytes;
-}
+using test_bytes::pattern;
 
 /* Settings of the transports to be opened, instead of the program's. */
 inline std::map<std::string, std::string> &overrides()

@@ -3,7 +3,6 @@
  * The verbs transport where the conformance suite does not reach: failures of the device and of each call of libibverbs, late
  * completions, memory that cannot be registered. Over the fake libibverbs.
  */
-#include "test/support/bytes.h"
 #include "verbs_pair.h"
 
 extern "C" {
