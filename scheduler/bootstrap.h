@@ -20,6 +20,22 @@ typedef struct attempt {
     bool rank_failed; /* the newest look at a record found word of that rank's failure instead */
 } attempt_t;
 
+/* Why a rank shares no memory with some other; of two reasons the higher tells more. */
+typedef enum lack_kind {
+    LACK_NONE,
+    LACK_BROKEN, /* the other side gave up, and knows why */
+    LACK_PEER,   /* it did not work with that peer */
+    LACK_OWN,    /* this process can share no memory */
+    LACK_CHOSEN  /* settings leave shared memory out */
+} lack_kind_t;
+
+enum { LACK_TEXT = 300 };
+
+typedef struct lack {
+    lack_kind_t kind;
+    char text[LACK_TEXT + 1];
+} lack_t;
+
 /* bootstrap.c */
 
 quoit_status_t bootstrap_set(attempt_t *attempt, const char *key, const void *value, size_t length);
@@ -48,6 +64,11 @@ quoit_status_t bootstrap_collect(attempt_t *attempt, const char *prefix, int ran
 quoit_status_t bootstrap_await(attempt_t *attempt, const char *key, void **value, size_t *length);
 /** Key of a rank's proof. */
 void bootstrap_proof_key(const attempt_t *attempt, int rank, char key[PROOF_KEY]);
+/**
+ * A rank's proof, `got` bytes as the store has them: a bit for each rank whose memory it attached, which go to bits[length], and why it
+ * did not attach others'. ERR_PROTOCOL when it is none; nothing is written then.
+ */
+quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, size_t length, uint8_t *bits, lack_t *lack);
 /** Let go of the memory of processes that turned out to live elsewhere. */
 void bootstrap_keep_host_mates(attempt_t *attempt);
 
@@ -55,6 +76,11 @@ void bootstrap_keep_host_mates(attempt_t *attempt);
 
 /** Do transports that may be missing work between neighbours? What does not is banned for the pair, on all ranks alike. */
 quoit_status_t bootstrap_try_paths(attempt_t *attempt);
+
+/**
+ * Add what is listed to the job's bans, each pair once. `by`: only pairs of this rank are believed; -1: all. ERR_PROTOCOL when it is no list.
+ */
+quoit_status_t bootstrap_take_bans(job_t *job, const uint8_t *bytes, size_t length, int by);
 
 /* bootstrap_failure.c */
 

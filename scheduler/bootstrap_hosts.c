@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
+#include "base/text.h"
 #include "scheduler/bootstrap.h"
 #include "scheduler/roster.h"
 
@@ -17,22 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Why a rank shares no memory with some other; of two reasons the higher tells more. */
-typedef enum lack_kind {
-    LACK_NONE,
-    LACK_BROKEN, /* the other side gave up, and knows why */
-    LACK_PEER,   /* it did not work with that peer */
-    LACK_OWN,    /* this process can share no memory */
-    LACK_CHOSEN  /* settings leave shared memory out */
-} lack_kind_t;
-
-enum { LACK_TEXT = 300 };
-
-typedef struct lack {
-    lack_kind_t kind;
-    char text[LACK_TEXT + 1];
-} lack_t;
 
 /* ------------------------------------------------------------------ proofs */
 
@@ -296,12 +281,15 @@ static void tell_of_mixture(const job_t *job)
     }
 }
 
-static void read_lack(const uint8_t *bytes, size_t length, lack_t *lack)
+quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, size_t length, uint8_t *bits, lack_t *lack)
 {
-    size_t text = length - 1 < LACK_TEXT ? length - 1 : LACK_TEXT;
-    lack->kind = bytes[0] <= LACK_CHOSEN ? (lack_kind_t)bytes[0] : LACK_NONE;
-    memcpy(lack->text, bytes + 1, text);
-    lack->text[text] = '\0';
+    if (got < length + 2 || got > length + 2 + LACK_TEXT || bytes[0] != 0)
+        return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the store holds %zu bytes that are no proof of rank %d", got, rank);
+    uint8_t kind = bytes[1 + length];
+    memcpy(bits, bytes + 1, length);
+    lack->kind = kind <= LACK_CHOSEN ? (lack_kind_t)kind : LACK_NONE;
+    text_copy_printable(lack->text, bytes + length + 2, got - length - 2);
+    return QUOIT_OK;
 }
 
 /* Has a rank started anew since its record was read, or failed? */
@@ -354,12 +342,7 @@ static quoit_status_t collect_proof(attempt_t *attempt, int rank, uint8_t *bits,
     size_t got = 0;
     snprintf(prefix, sizeof prefix, "quoit/proof/%016llx/", (unsigned long long)attempt->job->id);
     quoit_status_t status = bootstrap_collect(attempt, prefix, rank, &value, &got);
-    if (status == QUOIT_OK && (got < length + 2 || got > length + 2 + LACK_TEXT || *(uint8_t *)value != 0))
-        status = error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the store holds %zu bytes that are no proof of rank %d", got, rank);
-    if (status == QUOIT_OK) {
-        memcpy(bits, (uint8_t *)value + 1, length);
-        read_lack((uint8_t *)value + 1 + length, got - 1 - length, lack);
-    }
+    if (status == QUOIT_OK) status = bootstrap_read_proof(value, got, rank, length, bits, lack);
     free(value);
     return status;
 }

@@ -197,8 +197,7 @@ static quoit_status_t publish_paths(attempt_t *attempt, const path_t *paths, int
     return status;
 }
 
-/* Add what is listed to the job's bans, each pair once. `by`: only pairs of this rank are believed; -1: all. */
-static quoit_status_t take_bans(job_t *job, const uint8_t *bytes, size_t length, int by)
+quoit_status_t bootstrap_take_bans(job_t *job, const uint8_t *bytes, size_t length, int by)
 {
     uint32_t count = length >= 4 ? bytes_get32(bytes) : UINT32_MAX;
     const uint8_t *at = bytes + 4, *end = bytes + length;
@@ -248,7 +247,7 @@ static quoit_status_t settle_paths(attempt_t *attempt, const char *key)
         void *value = NULL;
         size_t length = 0;
         status = bootstrap_collect(attempt, prefix, rank, &value, &length);
-        if (status == QUOIT_OK) status = take_bans(job, value, length, rank);
+        if (status == QUOIT_OK) status = bootstrap_take_bans(job, value, length, rank);
         free(value);
     }
     if (status == QUOIT_OK) status = publish_bans(attempt, key);
@@ -268,7 +267,7 @@ static quoit_status_t learn_bans(attempt_t *attempt)
     snprintf(key, sizeof key, "quoit/bans/%016llx", (unsigned long long)attempt->job->id);
     if (attempt->rank == 0) return settle_paths(attempt, key);
     quoit_status_t status = bootstrap_await(attempt, key, &value, &length);
-    if (status == QUOIT_OK) status = take_bans(attempt->job, value, length, -1);
+    if (status == QUOIT_OK) status = bootstrap_take_bans(attempt->job, value, length, -1);
     free(value);
     return status;
 }
