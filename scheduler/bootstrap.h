@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_paths.c (which transports work), bootstrap_failure.c (word of a failure). */
+/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_paths.c (which transports work), bootstrap_failure.c (word of a failure), bootstrap_decode.c (parsers). */
 #ifndef QUOIT_SCHEDULER_BOOTSTRAP_H
 #define QUOIT_SCHEDULER_BOOTSTRAP_H
 
 #include "base/store.h"
 #include "scheduler/job_internal.h"
 
-enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96 };
+enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96, BAN_HEADER = 9 };
 
 /** One rank's attempt to become a member of a job. */
 typedef struct attempt {
@@ -64,11 +64,6 @@ quoit_status_t bootstrap_collect(attempt_t *attempt, const char *prefix, int ran
 quoit_status_t bootstrap_await(attempt_t *attempt, const char *key, void **value, size_t *length);
 /** Key of a rank's proof. */
 void bootstrap_proof_key(const attempt_t *attempt, int rank, char key[PROOF_KEY]);
-/**
- * A rank's proof, `got` bytes as the store has them: a bit for each rank whose memory it attached, which go to bits[length], and why it
- * did not attach others'. ERR_PROTOCOL when it is none; nothing is written then.
- */
-quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, size_t length, uint8_t *bits, lack_t *lack);
 /** Let go of the memory of processes that turned out to live elsewhere. */
 void bootstrap_keep_host_mates(attempt_t *attempt);
 
@@ -77,6 +72,13 @@ void bootstrap_keep_host_mates(attempt_t *attempt);
 /** Do transports that may be missing work between neighbours? What does not is banned for the pair, on all ranks alike. */
 quoit_status_t bootstrap_try_paths(attempt_t *attempt);
 
+/* bootstrap_decode.c */
+
+/**
+ * A rank's proof, `got` bytes as the store has them: a bit for each rank whose memory it attached, which go to bits[length], and why it
+ * did not attach others'. ERR_PROTOCOL when it is none; nothing is written then.
+ */
+quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, size_t length, uint8_t *bits, lack_t *lack);
 /**
  * Add what is listed to the job's bans, each pair once. `by`: only pairs of this rank are believed; -1: all. ERR_PROTOCOL when it is no list.
  */

@@ -10,7 +10,6 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "base/text.h"
 #include "scheduler/bootstrap.h"
 #include "scheduler/roster.h"
 
@@ -279,17 +278,6 @@ static void tell_of_mixture(const job_t *job)
             return;
         }
     }
-}
-
-quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, size_t length, uint8_t *bits, lack_t *lack)
-{
-    if (got < length + 2 || got > length + 2 + LACK_TEXT || bytes[0] != 0)
-        return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the store holds %zu bytes that are no proof of rank %d", got, rank);
-    uint8_t kind = bytes[1 + length];
-    memcpy(bits, bytes + 1, length);
-    lack->kind = kind <= LACK_CHOSEN ? (lack_kind_t)kind : LACK_NONE;
-    text_copy_printable(lack->text, bytes + length + 2, got - length - 2);
-    return QUOIT_OK;
 }
 
 /* Has a rank started anew since its record was read, or failed? */
