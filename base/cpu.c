@@ -175,7 +175,7 @@ bool cpu_list_meets(const char *list, const cpu_set_t *allowed)
     while (*at) {
         char *end;
         long first = strtol(at, &end, 10), last = first;
-        if (end == at) return false;
+        if (end == at || first < 0) return false;
         if (*end == '-') last = strtol(end + 1, &end, 10);
         for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
             if (CPU_ISSET((size_t)cpu, allowed)) return true;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_paths.c (which transports work), bootstrap_failure.c (word of a failure). */
+/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_paths.c (which transports work), bootstrap_failure.c (word of a failure), bootstrap_decode.c (parsers). */
 #ifndef QUOIT_SCHEDULER_BOOTSTRAP_H
 #define QUOIT_SCHEDULER_BOOTSTRAP_H
 
 #include "base/store.h"
 #include "scheduler/job_internal.h"
 
-enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_FOR_FAILURE_MS = 250, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96 };
+enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_FOR_FAILURE_MS = 250, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96, BAN_HEADER = 9 };
 
 /** One rank's attempt to become a member of a job. */
 typedef struct attempt {
@@ -20,6 +20,22 @@ typedef struct attempt {
     bool rank_failed; /* the newest look at a record found word of that rank's failure instead */
     bool displaced;   /* another process came as this rank, and the others may be about to go on with it */
 } attempt_t;
+
+/* Why a rank shares no memory with some other; of two reasons the higher tells more. */
+typedef enum lack_kind {
+    LACK_NONE,
+    LACK_BROKEN, /* the other side gave up, and knows why */
+    LACK_PEER,   /* it did not work with that peer */
+    LACK_OWN,    /* this process can share no memory */
+    LACK_CHOSEN  /* settings leave shared memory out */
+} lack_kind_t;
+
+enum { LACK_TEXT = 300 };
+
+typedef struct lack {
+    lack_kind_t kind;
+    char text[LACK_TEXT + 1];
+} lack_t;
 
 /* bootstrap.c */
 
@@ -59,6 +75,18 @@ void bootstrap_keep_host_mates(attempt_t *attempt);
 
 /** Do transports that may be missing work between neighbours? What does not is banned for the pair, on all ranks alike. */
 quoit_status_t bootstrap_try_paths(attempt_t *attempt);
+
+/* bootstrap_decode.c */
+
+/**
+ * A rank's proof, `got` bytes as the store has them: a bit for each rank whose memory it attached, which go to bits[length], and why it
+ * did not attach others'. ERR_PROTOCOL when it is none; nothing is written then.
+ */
+quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, size_t length, uint8_t *bits, lack_t *lack);
+/**
+ * Add what is listed to the job's bans, each pair once. `by`: only pairs of this rank are believed; -1: all. ERR_PROTOCOL when it is no list.
+ */
+quoit_status_t bootstrap_take_bans(job_t *job, const uint8_t *bytes, size_t length, int by);
 
 /* bootstrap_failure.c */
 

@@ -23,22 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Why a rank shares no memory with some other; of two reasons the higher tells more. */
-typedef enum lack_kind {
-    LACK_NONE,
-    LACK_BROKEN, /* the other side gave up, and knows why */
-    LACK_PEER,   /* it did not work with that peer */
-    LACK_OWN,    /* this process can share no memory */
-    LACK_CHOSEN  /* settings leave shared memory out */
-} lack_kind_t;
-
-enum { LACK_TEXT = 300 };
-
-typedef struct lack {
-    lack_kind_t kind;
-    char text[LACK_TEXT + 1];
-} lack_t;
-
 /* ------------------------------------------------------------------ proofs */
 
 static bool on_one_machine(const job_t *job, int a, int b)
@@ -394,14 +378,6 @@ static void warn_of_lack(const job_t *job, const lack_t *lack)
              job->peer[rank]->name, other, job->peer[rank]->name, lack[rank].text[0] ? lack[rank].text : "the connection ended");
 }
 
-static void read_lack(const uint8_t *bytes, size_t length, lack_t *lack)
-{
-    size_t text = length - 1 < LACK_TEXT ? length - 1 : LACK_TEXT;
-    lack->kind = bytes[0] <= LACK_CHOSEN ? (lack_kind_t)bytes[0] : LACK_NONE;
-    memcpy(lack->text, bytes + 1, text);
-    lack->text[text] = '\0';
-}
-
 /* A rank that fails after it has set its proof has put its refusal in the place of that. QUOIT_OK: it has not. */
 static quoit_status_t look_for_refusal(attempt_t *attempt, int rank)
 {
@@ -444,12 +420,7 @@ static quoit_status_t collect_proof(attempt_t *attempt, int rank, uint8_t *bits,
     size_t got = 0;
     snprintf(prefix, sizeof prefix, "quoit/proof/%016llx/", (unsigned long long)attempt->job->id);
     quoit_status_t status = bootstrap_collect(attempt, prefix, rank, &value, &got);
-    if (status == QUOIT_OK && (got < length + 2 || got > length + 2 + LACK_TEXT || *(uint8_t *)value != 0))
-        status = error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the store holds %zu bytes that are no proof of rank %d", got, rank);
-    if (status == QUOIT_OK) {
-        memcpy(bits, (uint8_t *)value + 1, length);
-        read_lack((uint8_t *)value + 1 + length, got - 1 - length, lack);
-    }
+    if (status == QUOIT_OK) status = bootstrap_read_proof(value, got, rank, length, bits, lack);
     free(value);
     return status;
 }

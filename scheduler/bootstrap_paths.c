@@ -13,7 +13,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/settings.h"
-#include "base/text.h"
 #include "scheduler/bootstrap.h"
 
 #include <poll.h>
@@ -21,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW_RANKS = 32, TRIAL_MOST_MS = 10000, BAN_HEADER = 9, BAN_CAPACITY = BAN_HEADER + 160, KEY_CAPACITY = 96 };
+enum { FEW_RANKS = 32, TRIAL_MOST_MS = 10000, BAN_CAPACITY = BAN_HEADER + 160, KEY_CAPACITY = 96 };
 
 /** A neighbour while it is tried. */
 typedef struct path {
@@ -197,32 +196,6 @@ static quoit_status_t publish_paths(attempt_t *attempt, const path_t *paths, int
     return status;
 }
 
-/* Add what is listed to the job's bans, one for each two hosts. `by`: only pairs of this rank are believed; -1: all. */
-static quoit_status_t take_bans(job_t *job, const uint8_t *bytes, size_t length, int by)
-{
-    uint32_t count = length >= 4 ? bytes_get32(bytes) : UINT32_MAX;
-    const uint8_t *at = bytes + 4, *end = bytes + length;
-    if (length < 4 || count > length / BAN_HEADER) goto damaged;
-    job_ban_t *grown = realloc(job->ban, ((size_t)job->bans + count + 1) * sizeof *grown);
-    if (!grown) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: %u pairs that a transport does not join", count);
-    job->ban = grown;
-    for (uint32_t i = 0; i < count; i++) {
-        if (end - at < BAN_HEADER || (size_t)(end - at - BAN_HEADER) < at[8] || at[8] >= sizeof grown->why) goto damaged;
-        uint32_t one = bytes_get32(at), other = bytes_get32(at + 4);
-        if (one >= other || other >= (uint32_t)job->size || (by >= 0 && one != (uint32_t)by && other != (uint32_t)by)) goto damaged;
-        job_ban_t ban = {.one = (int)one, .other = (int)other};
-        text_copy_printable(ban.why, at + BAN_HEADER, at[8]);
-        at += BAN_HEADER + at[8];
-        const job_address_t *address = job_transport(job, ban.one, ban.other, false);
-        if (job_ban(job, ban.one, ban.other, NULL) || !address || !address->optional) continue;
-        memcpy(ban.transport, address->transport, sizeof ban.transport);
-        job->ban[job->bans++] = ban;
-    }
-    if (at == end) return QUOIT_OK;
-damaged:
-    return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the store holds %zu bytes that are no list of paths of rank %d", length, by < 0 ? 0 : by);
-}
-
 static quoit_status_t publish_bans(attempt_t *attempt, const char *key)
 {
     job_t *job = attempt->job;
@@ -246,7 +219,7 @@ static quoit_status_t settle_paths(attempt_t *attempt, const char *key)
         void *value = NULL;
         size_t length = 0;
         status = bootstrap_collect(attempt, prefix, rank, &value, &length);
-        if (status == QUOIT_OK) status = take_bans(job, value, length, rank);
+        if (status == QUOIT_OK) status = bootstrap_take_bans(job, value, length, rank);
         free(value);
     }
     if (status == QUOIT_OK) status = publish_bans(attempt, key);
@@ -266,7 +239,7 @@ static quoit_status_t learn_bans(attempt_t *attempt)
     snprintf(key, sizeof key, "quoit/bans/%016llx", (unsigned long long)attempt->job->id);
     if (attempt->rank == 0) return settle_paths(attempt, key);
     quoit_status_t status = bootstrap_await(attempt, key, &value, &length);
-    if (status == QUOIT_OK) status = take_bans(attempt->job, value, length, -1);
+    if (status == QUOIT_OK) status = bootstrap_take_bans(attempt->job, value, length, -1);
     free(value);
     return status;
 }

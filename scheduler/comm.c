@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TIMEOUT_GRACE_MS = 80, TIMEOUT_TOGETHER_MS = 250 };
+enum { TIMEOUT_GRACE_MS = 80, TIMEOUT_TOGETHER_MS = 250, SETTLE_ROUNDS = 64 };
 
 const char *comm_rank_name(const quoit_comm_t *comm, int rank)
 {
@@ -96,9 +96,15 @@ static void fail(quoit_comm_t *comm, quoit_status_t status, bool tell)
     end_all(comm, status);
 }
 
+static void take_word(quoit_comm_t *comm);
+
 void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char *format, ...)
 {
     if (atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) return;
+    if (comm->word != QUOIT_OK) { /* what follows from the end that is known already is not its cause */
+        take_word(comm);
+        return;
+    }
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(comm->cause, sizeof comm->cause, format, arguments);
@@ -300,14 +306,40 @@ static bool time_out_too(quoit_comm_t *comm)
     return true;
 }
 
+/*
+ * Word has come that ends the communicator. All that an operation still needs may have come before that word, and lie where nobody has
+ * looked: then it ends well, as it did on the ranks that were faster. Bounded, so that peers that send on do not put the end off.
+ */
+static void settle(quoit_comm_t *comm)
+{
+    const engine_t *engine = comm->engine;
+    bool moved = true;
+    for (int round = 0; round < SETTLE_ROUNDS && moved && comm->is_active; round++) {
+        moved = false;
+        while (comm->is_active && comm_advance(comm)) moved = true;
+        for (int i = 0; i < engine->transports && comm->is_active; i++)
+            if (engine->transport[i].ops->progress(engine->transport[i].transport) > 0) moved = true;
+    }
+}
+
+/* comm->word, cause and finder are what was told. */
+static void take_word(quoit_comm_t *comm)
+{
+    quoit_status_t status = comm->word;
+    comm->word = QUOIT_OK;
+    if (status == QUOIT_ERR_TIMEOUT && time_out_too(comm)) return;
+    comm->relays = true;
+    fail(comm, status, true);
+}
+
 void comm_fail_told(quoit_comm_t *comm, quoit_status_t status, int finder, const char *cause)
 {
     if (atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) return;
-    if (status == QUOIT_ERR_TIMEOUT && time_out_too(comm)) return;
     snprintf(comm->cause, sizeof comm->cause, "%s", cause);
     comm->finder = finder;
-    comm->relays = true;
-    fail(comm, status, true);
+    comm->word = status;
+    settle(comm);
+    if (comm->word != QUOIT_OK) take_word(comm);
 }
 
 /* Whoever leaves because of an error has sent word of it before: look at what has come before blaming it for leaving. */

@@ -48,6 +48,7 @@ struct quoit_comm {
     uint16_t trace_place;
     journal_block_t *journal; /* its newest operations, where they can be read from outside */
     bool relays;            /* another rank's failure is being passed on */
+    quoit_status_t word;    /* that failure, while what had come before word of it is still taken; else QUOIT_OK */
     uint64_t left_seen;     /* engine->network_polls when somebody was found to have left; 0: nobody */
 
     /* its first error; status is stored last, with release */

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "scheduler/comm.h"
 #include "scheduler/inquire.h"
+#include "scheduler/job_internal.h"
 #include "scheduler/notice.h"
 #include "scheduler/shrink.h"
 
@@ -48,6 +49,23 @@ static void reach_other_hosts(quoit_comm_t *comm, const unsigned char *notice, s
     }
 }
 
+/*
+ * The connection with this peer broke before anything came along it. In the instant in which a connection is made it stands for one side
+ * and not yet for the other, which then makes it anew, and would wait for this rank. So word goes along a new connection, which ends with
+ * it; it leaves also when the communicator and its job are gone by then.
+ */
+static void reach_anew(quoit_comm_t *comm, int rank, const unsigned char *notice, size_t length)
+{
+    job_t *job = comm->job;
+    int member = comm->job_rank[rank];
+    const job_address_t *address = job_transport(job, job->rank, member, false);
+    engine_transport_t *transport = address ? engine_find_transport(job->engine, address->transport) : NULL;
+    quoit_endpoint_t *endpoint = NULL;
+    if (!transport || job_connect(job, member, transport, REACH_TIMEOUT_MS, &endpoint) != QUOIT_OK) return;
+    if (transport->ops->notify(endpoint, notice, length) == QUOIT_ERR_AGAIN) (void)transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+    transport->ops->disconnect(endpoint);
+}
+
 void control_send_abort(quoit_comm_t *comm)
 {
     bool reached = false;
@@ -55,6 +73,7 @@ void control_send_abort(quoit_comm_t *comm)
     size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->finder, comm->cause, notice);
     for (int rank = 0; rank < comm->size; rank++) {
         peer_t *peer = comm->job->peer[comm->job_rank[rank]];
+        if (peer->unheard) reach_anew(comm, rank, notice, length);
         if (rank == comm->rank || peer->status != QUOIT_OK || peer->left) continue;
         quoit_endpoint_t *endpoint = peer->message;
         /* Host mates are always told; across hosts the connections that stand are enough: they join all hosts of the communicator. */

@@ -317,6 +317,7 @@ static void relax(engine_t *engine, unsigned *idle, uint64_t *idle_since, uint64
     uint64_t now = clock_now();
     if (!*idle_since) *idle_since = now;
     check_active(engine);
+    if (engine->completed) return; /* a deadline is over, perhaps that of what is waited for here */
     if (now - *idle_since < engine->spin_time) {
         sched_yield();
         return;

@@ -40,6 +40,7 @@ typedef struct peer {
     char name[PEER_NAME_CAPACITY]; /* "rank 3 (node7, pid 1234)" */
     quoit_status_t status;        /* QUOIT_OK, or how it was lost */
     bool left;                    /* it said goodbye */
+    bool unheard;                 /* its connection broke before a byte of it came: it may not know that this side took it for standing */
     bool proven;                  /* bootstrap: its memory was attached */
     char text[ERROR_TEXT_CAPACITY]; /* why, when status is an error */
 } peer_t;

@@ -440,6 +440,11 @@ void engine_event(engine_t *engine, const quoit_event_t *event)
         peer->left = true;
         return;
     }
+    if (event->type == QUOIT_EVENT_CLOSED && event->status == QUOIT_ERR_PEER && event->endpoint && !memory) {
+        uint64_t sent, received;
+        event->endpoint->transport->ops->count(event->endpoint, &sent, &received);
+        peer->unheard = received == 0;
+    }
     quoit_status_t status = event->type == QUOIT_EVENT_DIED ? QUOIT_ERR_PEER : event->status;
     snprintf(peer->text, sizeof peer->text, "%s", event->text ? event->text : quoit_status_text(status));
     peer->status = status;

@@ -45,7 +45,7 @@ static bool fits(const trace_header_t *header, size_t bytes)
 static quoit_status_t read_file(const char *path, char **data, size_t *bytes)
 {
     struct stat found;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe nobody writes is no file, and not waited for */
     if (fd < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "trace: %s", path);
     quoit_status_t status = QUOIT_OK;
     char *memory = NULL;

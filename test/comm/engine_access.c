@@ -9,6 +9,14 @@
 
 void test_engine_set_host(engine_t *engine, unsigned long host) { engine->host_label = host; }
 
+void test_engine_never_polls(engine_t *engine)
+{
+    engine_enter(engine);
+    engine->spin_time = 0;
+    engine->spin = false;
+    engine_leave(engine);
+}
+
 engine_t *test_comm_engine(quoit_comm_t *comm) { return comm->engine; }
 
 static int length_of(const list_t *list)

@@ -19,6 +19,7 @@ quoit_status_t comm_create_on(engine_t *engine, quoit_store_t *store, int rank, 
                               quoit_comm_t **comm);
 
 void test_engine_set_host(engine_t *engine, unsigned long host);
+void test_engine_never_polls(engine_t *engine); // sleeps as soon as there is nothing to do
 engine_t *test_comm_engine(quoit_comm_t *comm);
 /** Things the engine still keeps; each 0 when nothing is. */
 typedef struct test_engine_state {

@@ -222,6 +222,30 @@ TEST(Groups, SameNameAgain)
     }
 }
 
+// The others have ended an operation, and one of them fails before the next: a slower rank, for which all has come, ends the first one as they did.
+TEST(Groups, ALateRankEndsWhatTheOthersHaveEnded)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 1, 2}, Hosts{0, 0, 1}}) {
+        SCOPED_TRACE(name_of(host_of));
+        EXPECT_TRUE(run_ranks({.host_of = host_of}, [&](Rank &self) {
+            const bool late = self.rank == self.size - 1;
+            std::vector<uint8_t> bytes(3000, self.rank == 0 ? 7 : 0);
+            auto broadcast = [&] { return quoit_broadcast(self.comm, bytes.data(), bytes.size(), QUOIT_U8, 0, nullptr, nullptr); };
+            EXPECT_TRUE(late || broadcast() == QUOIT_OK) << quoit_last_error();
+            self.meet();
+            EXPECT_TRUE(self.rank != 0 || quoit_comm_abort(self.comm, "the test says so") == QUOIT_OK);
+            self.meet();
+            if (late) {
+                usleep(50000); // what was sent, and the word of the end behind it, lie here unread
+                EXPECT_EQ(broadcast(), QUOIT_OK) << quoit_last_error();
+                EXPECT_EQ(bytes, std::vector<uint8_t>(bytes.size(), 7));
+                EXPECT_EQ(quoit_barrier(self.comm, nullptr, nullptr), QUOIT_ERR_ABORTED);
+            }
+            self.meet();
+        }));
+    }
+}
+
 TEST(Groups, Split)
 {
     for (const Hosts &host_of : {Hosts{0, 0, 0, 0, 0}, Hosts{0, 1, 0, 1, 2}}) {

@@ -259,6 +259,23 @@ TEST_P(Requests, NothingIsLeftBehindByWaiters)
     });
 }
 
+// The look that finds a deadline over comes just before a sleep, as it does always when nobody polls, and on a busy machine now and then.
+TEST(Request, ADeadlineIsNotSleptThrough)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        SCOPED_TRACE(name_of(host_of));
+        EXPECT_TRUE(run_ranks({.host_of = host_of}, [&](Rank &self) {
+            quoit_call_t call = QUOIT_CALL_INIT;
+            call.timeout_ms = 100;
+            test_engine_never_polls(self.engine);
+            double begun = seconds();
+            EXPECT_TRUE(self.rank != 0 || quoit_barrier(self.comm, &call, nullptr) == QUOIT_ERR_TIMEOUT) << quoit_last_error();
+            EXPECT_LT(seconds() - begun, 0.1 + 0.8 * slow());
+            self.meet();
+        }));
+    }
+}
+
 TEST(Request, WrongArguments)
 {
     run_ranks({.host_of = {0, 0}}, [&](Rank &self) {

@@ -2,8 +2,11 @@
 /* Checks and inputs of fuzz targets. */
 #include "fuzz.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+enum { DESCRIPTORS_SEEN = 64 };
 
 void fuzz_fail(const char *text, const char *file, int line)
 {
@@ -53,3 +56,61 @@ void fuzz_patch(fuzz_input_t *input, uint8_t *bytes, size_t length, int most)
         memcpy(bytes + offset, from, count < length - offset ? count : length - offset);
     }
 }
+
+/* ------------------------------------------------------------------ descriptors */
+
+bool fuzz_descriptors_are_back(void)
+{
+    static int before = -1;
+    struct pollfd all[DESCRIPTORS_SEEN]; /* one call for all of them */
+    int count = 0;
+    for (int i = 0; i < DESCRIPTORS_SEEN; i++) all[i] = (struct pollfd){.fd = i};
+    fuzz_check(poll(all, DESCRIPTORS_SEEN, 0) >= 0);
+    for (int i = 0; i < DESCRIPTORS_SEEN; i++) count += !(all[i].revents & POLLNVAL);
+    if (before < 0) before = count;
+    return count == before;
+}
+
+/* ------------------------------------------------------------------ JSON */
+
+static const char *skip_space(const char *at) { return at + strspn(at, " \n"); }
+
+static const char *skip_string(const char *at)
+{
+    fuzz_check(*at == '"');
+    for (at++; *at != '"'; at++) {
+        fuzz_check((unsigned char)*at >= 0x20);
+        if (*at == '\\') {
+            at++;
+            fuzz_check(*at && strchr("\"\\/bfnrtu", *at));
+        }
+    }
+    return at + 1;
+}
+
+static const char *skip_value(const char *at, int depth)
+{
+    fuzz_check(depth < 20);
+    at = skip_space(at);
+    if (*at == '"') return skip_string(at);
+    if (*at != '{' && *at != '[') {
+        size_t length = strspn(at, "-+.0123456789eEtruefalsn");
+        fuzz_check(length > 0);
+        return at + length;
+    }
+    char end = *at == '{' ? '}' : ']';
+    at = skip_space(at + 1);
+    while (*at != end) {
+        if (end == '}') {
+            at = skip_space(skip_string(at));
+            fuzz_check(*at == ':');
+            at++;
+        }
+        at = skip_space(skip_value(at, depth + 1));
+        fuzz_check(*at == ',' || *at == end);
+        if (*at == ',') at = skip_space(at + 1);
+    }
+    return at + 1;
+}
+
+void fuzz_check_json(const char *text) { fuzz_check(*skip_space(skip_value(text, 0)) == '\0'); }

@@ -27,6 +27,10 @@ void fuzz_seed(const char *name, const void *bytes, size_t length);
 void fuzz_fail(const char *text, const char *file, int line) __attribute__((noreturn));
 /** An error has a text, printable and whole; QUOIT_OK and IN_PROGRESS pass. Returns whether it is QUOIT_OK. */
 bool fuzz_check_status(quoit_status_t status);
+/** JSON, and nothing behind it. */
+void fuzz_check_json(const char *text);
+/** As many descriptors are open as at the first call. */
+bool fuzz_descriptors_are_back(void);
 /** A text from a peer that goes to logs: ends within `capacity`, and has no control characters. */
 void fuzz_check_text(const char *text, size_t capacity);
 

@@ -20,7 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { JOB = 5, RING = 65536, HEADER = SHM_HEADER_SIZE + QUOIT_ROOT_SIZE, ARENA = HEADER + 65536 + RING + 4096, DESCRIPTORS = 4, ROUNDS = 60, PATCHES = 8, DESCRIPTORS_SEEN = 64 };
+enum { JOB = 5, RING = 65536, HEADER = SHM_HEADER_SIZE + QUOIT_ROOT_SIZE, ARENA = HEADER + 65536 + RING + 4096, DESCRIPTORS = 4, ROUNDS = 60, PATCHES = 8 };
 static const char secret[] = "a secret of this target";
 
 typedef struct liar {
@@ -184,35 +184,27 @@ static void lie(liar_t *liar, fuzz_input_t *input)
     write_mailbox(liar, input);
 }
 
-static int count_descriptors(void)
-{
-    int count = 0;
-    for (int fd = 0; fd < DESCRIPTORS_SEEN; fd++) count += fcntl(fd, F_GETFD) >= 0;
-    return count;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static uint64_t number;
-    static int before;
     fuzz_input_t input = fuzz_input(data, size);
     if (!transport) {
         open_transport();
         make_memory();
-        before = count_descriptors();
+        (void)fuzz_descriptors_are_back();
     }
     liar_t liar = {.id = {77, ++number}};
     fuzz_check(dial(&liar));
     lie(&liar, &input);
     for (int i = 0; i < liar.fd_count; i++) close(liar.fds[i]);
     close(liar.fd);
-    for (int i = 0; i < 10 && count_descriptors() != before; i++) pump();
+    for (int i = 0; i < 10 && !fuzz_descriptors_are_back(); i++) pump();
     /* A message that nobody has asked for yet outlives its sender's goodbye, and a peer whose socket has ended is doubted for a while. */
-    if (count_descriptors() != before) {
+    if (!fuzz_descriptors_are_back()) {
         transport_shm.close(transport);
         open_transport();
     }
-    fuzz_check(count_descriptors() == before);
+    fuzz_check(fuzz_descriptors_are_back());
     return 0;
 }
 

@@ -261,6 +261,33 @@ TEST(TcpStranger, AProvedPeerThatSendsGarbageEndsItsEndpointOnly)
     transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
 }
 
+/* A peer may send its last words and leave before its other sockets are through here: on networks they are not equally fast. */
+TEST(TcpStranger, LastWordsWaitForTheOtherSocketsOfTheirConnection)
+{
+    for (bool comes : {true, false}) {
+        Node a(1);
+        a.trust();
+        Impostor first(a, {7, 7}, 2, 0), second(a, {7, 7}, 2, 1);
+        frame_t frame = {}, bye = {};
+        frame.type = FRAME_NOTICE;
+        frame.total = frame.length = 5;
+        bye.type = FRAME_BYE;
+        uint8_t header[FRAME_HEADER_SIZE];
+        ASSERT_TRUE(first.shake(a) && second.shake(a));
+        first.say_preamble(1);
+        frame_write(&frame, header);
+        first.say(header, sizeof header), first.say("hello", 5);
+        frame_write(&bye, header);
+        first.say(header, sizeof header);
+        shutdown(first.fd, SHUT_WR);
+        run_for({&a}, 50);
+        if (comes) second.say_preamble(1), second.say(header, sizeof header);
+        shutdown(second.fd, SHUT_WR);
+        ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->endpoints); }, 3000)) << "the second socket " << (comes ? "came" : "never came");
+        EXPECT_EQ(a.notices(), comes ? std::vector<std::string>{"hello"} : std::vector<std::string>{});
+    }
+}
+
 TEST(TcpStranger, BytesRightBehindThePreambleBelongToTheChannel)
 {
     Node a(1);

@@ -3,6 +3,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -194,3 +195,52 @@ def test_clocks_of_two_machines(tmp_path, latency):
     assert error <= max(high - clocks[1]["offset_ns"], clocks[1]["offset_ns"] - low)
     assert error <= (50_000 if latency == 50 else 5_000_000)
     assert "joined to within" in _merge.explain(clocks[1]) and "is the timeline's" in _merge.explain(clocks[0])
+
+
+ODD = [None, True, -1, 0, 1e300, 10**400, float("nan"), float("inf"), "", "1", "\ud800", [], {}, [[]], {"ts": 1}]
+
+
+def places_of(value, path=()):
+    """Paths to all that lies within a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield (*path, key)
+        yield from places_of(each, (*path, key))
+
+
+def test_damaged_timelines(tmp_path):
+    """A file that is no timeline, or no sound one, is refused by name; none ends in another exception, and what is merged is JSON."""
+    draw = random.Random(int(os.environ.get("QUOIT_TEST_SEED", "20240611")))
+    sound, other, output = tmp_path / "sound.json", tmp_path / "other.json", tmp_path / "out.json"
+    sound.write_text(json.dumps(made_up(0, "a", 0, 0)))
+    merged = 0
+    for _ in range(1500):
+        trace = made_up(1, "b", 5.0, 7)
+        for place in draw.choices(list(places_of(trace)), k=draw.randint(1, 2)):
+            at = trace
+            try:
+                for key in place[:-1]:
+                    at = at[key]
+                if draw.random() < 0.3:
+                    del at[place[-1]]
+                else:
+                    at[place[-1]] = draw.choice(ODD)
+            except (KeyError, TypeError, IndexError):
+                continue  # the first change took it away
+        data = json.dumps(trace).encode()
+        if draw.random() < 0.3:
+            at = draw.randrange(len(data))
+            data = data[:at] + bytes(draw.randrange(256) for _ in range(draw.randrange(4))) + data[at + draw.randrange(4) :]
+        other.write_bytes(data)
+        try:
+            clocks = _merge.merge([str(sound), str(other)], str(output))
+        except ValueError as error:
+            assert "other.json" in str(error), (data, error)
+            continue
+        assert all(_merge.explain(clock) for clock in clocks)
+        assert "traceEvents" in json.loads(output.read_text()), data
+        merged += 1
+    assert 0 < merged < 1500
+    other.write_bytes(b"[" * 100000)
+    with pytest.raises(ValueError, match="other.json"):
+        _merge.merge([str(other)], str(output))

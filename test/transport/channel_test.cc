@@ -322,6 +322,31 @@ TEST(Channel, BytesUnderWayAtTheGoodbyeArrive)
     EXPECT_TRUE(recv->content() == pattern(80000, 7));
 }
 
+TEST(Channel, WhatOtherPipesHoldComesBeforeTheEndOfOne)
+{
+    Options options;
+    options.pipes = 2;
+    options.capacity = 1 << 20;
+    options.segment_size = 64 << 10;
+    options.whole = true;
+    Couple couple(12, options);
+    auto recv = post_recv(couple.channel[1], key_b, 200000);
+    auto send = post_send(couple.channel[0], key_b, pattern(200000, 7));
+    ASSERT_TRUE(couple.run([&] {
+        channel_write(couple.channel[1], 0, 1 << 20);
+        channel_read(couple.channel[0], 0, 1 << 20);
+        for (int pipe = 0; pipe < 2; pipe++) channel_write(couple.channel[0], pipe, 1 << 16);
+        return send->done();
+    }));
+    ASSERT_FALSE(recv->done());
+    ASSERT_FALSE(couple.stream(0, 0).bytes.empty() || couple.stream(0, 1).bytes.empty());
+    couple.stream(0, 0).ended = couple.stream(0, 1).ended = true;
+    channel_read(couple.channel[1], 0, 1 << 20);
+    EXPECT_EQ(recv->transfer.status, QUOIT_OK);
+    EXPECT_TRUE(recv->content() == pattern(200000, 7));
+    EXPECT_EQ(channel_status(couple.channel[1]), QUOIT_ERR_PEER);
+}
+
 TEST(Channel, GoodbyeEndsWhatCannotComeAnyMore)
 {
     Options options;

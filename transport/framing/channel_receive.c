@@ -5,7 +5,10 @@
  */
 #include "transport/framing/channel_rails.h"
 
+#include <stdio.h>
 #include <string.h>
+
+enum { LAST_BYTES = 16 << 20 }; /* read of a pipe when another one has ended: more than a socket holds */
 
 static quoit_status_t data_begin(channel_t *channel, inlet_t *inlet)
 {
@@ -209,26 +212,45 @@ static quoit_status_t inlet_fill(channel_t *channel, int pipe, size_t budget, si
     return QUOIT_OK;
 }
 
-int channel_read(channel_t *channel, int pipe, size_t budget)
+/* ERR_AGAIN: all that is there was read, or the budget is spent; else how the pipe ended. *handled rises by the steps. */
+static quoit_status_t read_pipe(channel_t *channel, int pipe, size_t budget, int *handled)
 {
-    if (pipe < 0 || pipe >= channel->count) return 0;
     inlet_t *inlet = &channel->inlets[pipe];
-    int handled = 0;
-    if (channel->rails && channel->rails->pipe[pipe].lost) return 0;
-    if (channel->failing) channel_break(channel, error_set(QUOIT_ERR_NO_MEMORY, "no memory to tell the peer that a message has ended"));
     while (budget > 0 && channel->status == QUOIT_OK && !inlet->bye) {
         size_t got = 0;
         quoit_status_t status = inlet_fill(channel, pipe, budget, &got);
-        if (status == QUOIT_ERR_AGAIN) break;
-        if (status != QUOIT_OK) {
-            if (status == QUOIT_ERR_CLOSED)
-                status = error_set(QUOIT_ERR_PEER, "the connection ended without a goodbye: the peer's process exited or the link was cut");
-            channel_lose(channel, pipe, status);
-            return handled + 1;
-        }
+        if (status != QUOIT_OK) return status;
         channel->received += got;
         budget -= got < budget ? got : budget;
-        handled += 1 + inlet_consume(channel, inlet);
+        *handled += 1 + inlet_consume(channel, inlet);
+    }
+    return QUOIT_ERR_AGAIN;
+}
+
+/* One pipe has ended, which ends all. The others may hold the rest of messages that came before. Keeps this thread's text. */
+static void read_others(channel_t *channel, int ended)
+{
+    char text[ERROR_TEXT_CAPACITY];
+    int handled = 0;
+    snprintf(text, sizeof text, "%s", error_text());
+    for (int pipe = 0; pipe < channel->count && channel->status == QUOIT_OK; pipe++)
+        if (pipe != ended) (void)read_pipe(channel, pipe, LAST_BYTES, &handled);
+    error_set(QUOIT_ERR_PEER, "%s", text);
+}
+
+int channel_read(channel_t *channel, int pipe, size_t budget)
+{
+    if (pipe < 0 || pipe >= channel->count) return 0;
+    int handled = 0;
+    if (channel->rails && channel->rails->pipe[pipe].lost) return 0;
+    if (channel->failing) channel_break(channel, error_set(QUOIT_ERR_NO_MEMORY, "no memory to tell the peer that a message has ended"));
+    quoit_status_t status = read_pipe(channel, pipe, budget, &handled);
+    if (status != QUOIT_ERR_AGAIN) {
+        if (status == QUOIT_ERR_CLOSED)
+            status = error_set(QUOIT_ERR_PEER, "the connection ended without a goodbye: the peer's process exited or the link was cut");
+        if (!channel->rails) read_others(channel, pipe);
+        channel_lose(channel, pipe, status);
+        return handled + 1;
     }
     if (channel->rails) channel_rails_acknowledge(channel, pipe);
     return handled;

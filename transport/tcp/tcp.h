@@ -78,6 +78,7 @@ typedef struct tcp_socket {
     uint8_t preamble[TCP_PREAMBLE_SIZE];
     size_t preamble_done;
     uint64_t attempt; /* STRANGER, once ready */
+    bool ended;       /* STRANGER, ready: its peer has said all and left, and that is here */
     size_t drained;   /* REFUSED: bytes dropped so far */
     /* PIPE */
     bool blocked, dry, muted; /* no room to write; nothing more to read since epoll told; not in the epoll set any more */

@@ -154,9 +154,14 @@ uint64_t tcp_strangers_wake(tcp_transport_t *transport, uint64_t now)
 
 /* ---------------------------------------------------------------- a peer that has proved itself */
 
-/* One of an endpoint's incoming sockets is gone. */
+/* One of an endpoint's incoming sockets is gone. Those whose peer has left already were waiting for it, and will never stand. */
 static void incoming_lost(tcp_endpoint_t *endpoint)
 {
+    for (list_t *node = endpoint->incoming.next, *next; node != &endpoint->incoming; node = next) {
+        tcp_socket_t *socket = container_of(node, tcp_socket_t, link);
+        next = node->next;
+        if (socket->ended) tcp_socket_destroy(socket);
+    }
     if (endpoint->life != TCP_COMING || !list_is_empty(&endpoint->incoming)) return;
     if (endpoint->calling) {
         tcp_call_step(endpoint);
@@ -287,14 +292,36 @@ static int read_preamble(tcp_socket_t *stranger)
     return 0;
 }
 
+/*
+ * A socket that waits for others of its connection has come to its end. The peer has given up; or it took the connection for standing, has
+ * said its last words and left, and the others' preambles are here, and not read yet.
+ */
+static void ready_ended(tcp_socket_t *stranger)
+{
+    tcp_endpoint_t *endpoint = stranger->endpoint;
+    char byte;
+    ssize_t got = recv(stranger->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    stranger->ended = got > 0 || (got == 0 && stranger->tls != NULL && tls_session_has_more(stranger->tls));
+    if (stranger->ended) {
+        tcp_socket_arm(stranger, 0);
+    } else if (got >= 0 || (errno != EAGAIN && errno != EINTR)) {
+        tcp_socket_destroy(stranger);
+        incoming_lost(endpoint);
+    }
+}
+
 static void proved_step(tcp_socket_t *stranger)
 {
     tcp_endpoint_t *endpoint = stranger->endpoint;
     size_t output = 0;
     int error = 0;
+    if (stranger->ready) {
+        ready_ended(stranger);
+        return;
+    }
     while (error == 0 && (handshake_output(stranger->handshake, &output), output > 0)) error = tcp_socket_shake(stranger);
     if (error == 0) error = tcp_socket_flush(stranger);
-    if (error == 0) error = stranger->ready ? ECONNRESET : read_preamble(stranger);
+    if (error == 0) error = read_preamble(stranger);
     if (error == 0) {
         preamble_arrived(stranger);
     } else if (error == EAGAIN) {

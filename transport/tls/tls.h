@@ -55,6 +55,7 @@ bool tls_session_is_plain(const tls_session_t *session);
 /** Bytes have come, and they began as TLS does. */
 bool tls_session_is_begun(const tls_session_t *session);
 bool tls_session_has_heard(const tls_session_t *session); /* any bytes */
+bool tls_session_has_more(const tls_session_t *session);  /* bytes that came lie here, not received yet */
 /** "TLSv1.3 TLS_AES_128_GCM_SHA256 (psk)" */
 const char *tls_session_description(const tls_session_t *session);
 

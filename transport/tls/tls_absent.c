@@ -31,6 +31,7 @@ const char *tls_session_cause(const tls_session_t *session) { return (void)sessi
 bool tls_session_is_plain(const tls_session_t *session) { return (void)session, false; }
 bool tls_session_is_begun(const tls_session_t *session) { return (void)session, false; }
 bool tls_session_has_heard(const tls_session_t *session) { return (void)session, false; }
+bool tls_session_has_more(const tls_session_t *session) { return (void)session, false; }
 const char *tls_session_description(const tls_session_t *session) { return (void)session, ""; }
 
 int tls_session_send(tls_session_t *session, const struct iovec *iov, int count, size_t *accepted)

@@ -48,6 +48,7 @@
     FUNCTION(SSL_do_handshake) \
     FUNCTION(SSL_get_error) \
     FUNCTION(SSL_read_ex) \
+    FUNCTION(SSL_has_pending) \
     FUNCTION(SSL_write_ex) \
     FUNCTION(SSL_key_update) \
     FUNCTION(SSL_shutdown) \

@@ -208,4 +208,5 @@ bool tls_session_is_begun(const tls_session_t *session)
 }
 
 bool tls_session_has_heard(const tls_session_t *session) { return session->heard > 0; }
+bool tls_session_has_more(const tls_session_t *session) { return session->context->library->SSL_has_pending(session->ssl) == 1; }
 const char *tls_session_description(const tls_session_t *session) { return session->description; }

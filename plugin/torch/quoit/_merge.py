@@ -33,11 +33,43 @@ def _load(path: str) -> dict[str, Any]:
             whole = os.path.join(directory, "trace.json")
             _C.trace_convert(path, whole)
             return _load(whole)
-    with open(path) as file:
-        trace = json.load(file)
-    if "quoit" not in trace.get("otherData", {}):
+    with open(path, encoding="utf-8") as file:
+        try:
+            trace = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is no timeline of Quoit (QUOIT_TRACE): {error}") from error
+    if not isinstance(trace, dict) or not isinstance(trace.get("otherData"), dict) or "quoit" not in trace["otherData"]:
         raise ValueError(f"{path} is no timeline of Quoit (QUOIT_TRACE)")
+    _check(trace, path)
     return trace
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -1e19 < value < 1e19
+
+
+def _check(trace: dict[str, Any], path: str) -> None:
+    """What is read of it below is there, and of its type: ValueError says what is not."""
+    about = trace["otherData"]
+    events = trace.get("traceEvents")
+    what = ""
+    if not isinstance(events, list):
+        what = "traceEvents is no list"
+    elif not isinstance(about.get("rank"), int) or not isinstance(about.get("boot"), str) or not isinstance(about.get("host"), str):
+        what = "otherData does not tell rank, boot and host"
+    elif not _is_number(about.get("to_real_ns")):
+        what = "otherData does not tell to_real_ns"
+    for number, event in enumerate(events if not what and isinstance(events, list) else []):
+        good = isinstance(event, dict) and ("ts" not in event or _is_number(event["ts"]))
+        if good and event.get("cat") == "collective":
+            told = event.get("args")
+            good = isinstance(told, dict) and isinstance(told.get("id"), str) and isinstance(told.get("sequence"), int) and "status" in told
+            good = good and isinstance(event.get("name"), str) and _is_number(event.get("ts")) and _is_number(event.get("dur"))
+        if not good:
+            what = f"event {number} is none"
+            break
+    if what:
+        raise ValueError(f"{path} is a damaged timeline: {what}")
 
 
 def _meetings(trace: dict[str, Any]) -> Iterator[tuple[tuple[str, int], float, float]]:
