@@ -60,6 +60,38 @@ void run_ping_pong(int rounds)
 
 TEST(ShmSleep, Notices) { run_ping_pong(2000); }
 
+/* Two loans and a mailbox with room: whoever sends sleeps because no loan has come back, and nothing but the reader's bell wakes it. */
+TEST(ShmSleep, ALenderIsWokenWhenALoanComesBack)
+{
+    settings()["MESSAGE_POOL"] = "64K";
+    Pair pair;
+    ASSERT_NO_FATAL_FAILURE(pair.join());
+    settings().erase("MESSAGE_POOL");
+    const size_t size = 40 * 32768;
+    const int rounds = 40;
+    std::string sent(size, 's'), got(size, 'g');
+    std::thread other([&] {
+        std::mt19937 random(4);
+        for (int round = 0; round < rounds; round++) {
+            quoit_transfer_t recv = {};
+            ASSERT_EQ(pair.b.ops.recv(pair.ba, {1, (uint64_t)round}, got.data(), size, &recv), QUOIT_OK);
+            ASSERT_TRUE(sleep_until(pair.b, [&] { /* a reader that is often late */
+                if (random() % 2) usleep((useconds_t)(random() % 60));
+                return recv.status != QUOIT_IN_PROGRESS;
+            })) << "lost wake-up of the reader, round " << round;
+            ASSERT_EQ(recv.status, QUOIT_OK);
+        }
+    });
+    for (int round = 0; round < rounds; round++) {
+        quoit_transfer_t send = {};
+        ASSERT_EQ(pair.a.ops.send(pair.ab, {1, (uint64_t)round}, sent.data(), size, &send), QUOIT_OK);
+        ASSERT_TRUE(sleep_until(pair.a, [&] { return send.status != QUOIT_IN_PROGRESS; })) << "lost wake-up of the lender, round " << round;
+        ASSERT_EQ(send.status, QUOIT_OK);
+    }
+    other.join();
+    EXPECT_TRUE(sent == got);
+}
+
 /* What is published in attached memory, with ring() after the store. */
 TEST(ShmSleep, SharedMemoryAndRing)
 {

@@ -7,18 +7,18 @@
 
 #include <string.h>
 
-static quoit_status_t data_begin(channel_t *channel, inlet_t *inlet)
+quoit_status_t channel_piece_claim(channel_t *channel, const frame_t *frame, recv_node_t **result)
 {
-    const frame_t *frame = &inlet->frame;
     recv_node_t *recv;
     quoit_status_t status = channel_grant_find(channel, frame->grant, &recv);
+    *result = NULL;
     if (status != QUOIT_OK || !recv) return status;
     if (frame->total != recv->length || frame->length > recv->length - recv->claimed)
         return error_set(QUOIT_ERR_PROTOCOL, "data of %llu bytes for a message of %llu, where %llu of %llu bytes are missing",
                          (unsigned long long)frame->length, (unsigned long long)frame->total,
                          (unsigned long long)(recv->length - recv->claimed), (unsigned long long)recv->length);
     recv->claimed += frame->length;
-    inlet->recv = recv;
+    *result = recv;
     return QUOIT_OK;
 }
 
@@ -74,7 +74,8 @@ static quoit_status_t frame_begin(channel_t *channel, inlet_t *inlet)
         return status == QUOIT_OK ? channel_start_arrived(channel, frame, &inlet->recv, &inlet->block) : status;
     case FRAME_ASK: return channel_start_arrived(channel, frame, &inlet->recv, &inlet->block);
     case FRAME_GRANT: return channel_grant_arrived(channel, frame);
-    case FRAME_DATA: return data_begin(channel, inlet);
+    case FRAME_DATA: return channel_piece_claim(channel, frame, &inlet->recv);
+    case FRAME_LENT: return channel_lent_arrived(channel, frame);
     case FRAME_REFUSE: return channel_refuse_arrived(channel, frame);
     case FRAME_CREDIT: return credit_arrived(channel, frame);
     case FRAME_NOTICE:
@@ -226,8 +227,10 @@ int channel_read(channel_t *channel, int pipe, size_t budget)
             return handled + 1;
         }
         channel->received += got;
-        budget -= got < budget ? got : budget;
+        uint64_t borrowed = channel->borrowed;
         handled += 1 + inlet_consume(channel, inlet);
+        got += (size_t)(channel->borrowed - borrowed);
+        budget -= got < budget ? got : budget;
     }
     if (channel->rails) channel_rails_acknowledge(channel, pipe);
     return handled;

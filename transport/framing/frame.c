@@ -52,6 +52,7 @@ const char *frame_type_name(frame_type_t type)
         [FRAME_EAGER] = "EAGER",   [FRAME_ASK] = "ASK",       [FRAME_GRANT] = "GRANT",   [FRAME_DATA] = "DATA",
         [FRAME_REFUSE] = "REFUSE", [FRAME_CREDIT] = "CREDIT", [FRAME_NOTICE] = "NOTICE", [FRAME_BYE] = "BYE",
         [FRAME_REVOKE] = "REVOKE", [FRAME_PATH] = "PATH",     [FRAME_RECEIPT] = "RECEIPT", [FRAME_LOST] = "LOST",
+        [FRAME_LENT] = "LENT",
     };
     return type > 0 && type < FRAME_TYPE_END ? names[type] : "?";
 }
@@ -68,7 +69,8 @@ static bool lengths_fit(const frame_t *frame, uint64_t eager_limit, uint64_t seg
         return frame->length <= segment_limit && frame->length <= frame->total &&
                frame->offset <= frame->total - frame->length && (frame->length > 0 || frame->total == 0);
     case FRAME_GRANT: return frame->length == frame->total && (frame->direct || frame->offset == 0);
-    case FRAME_ASK: return frame->length == 0 && frame->offset == 0;
+    case FRAME_ASK: return frame->direct ? frame->length > 0 && frame->length <= frame->total : frame->length == 0 && frame->offset == 0;
+    case FRAME_LENT: return frame->length > 0 && frame->length <= frame->total && frame->offset <= frame->total - frame->length;
     case FRAME_REFUSE: return frame->length == 0;
     case FRAME_CREDIT: return frame->length > 0 && frame->total == 0 && frame->offset == 0;
     case FRAME_BYE:
@@ -87,8 +89,9 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
     if (header[1] != FRAME_VERSION)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of version %u, this library speaks %u: the peers run different releases",
                          header[1], FRAME_VERSION);
-    bool direct = header[2] == FRAME_GRANT && header[3] == 1; /* only then there are address and key */
-    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || get(header + 56, direct ? 0 : 4) != 0 || get(header + 60, 4) != 0)
+    bool direct = (header[2] == FRAME_GRANT || header[2] == FRAME_ASK) && header[3] == 1;
+    bool keyed = direct && header[2] == FRAME_GRANT; /* only then there is a key */
+    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || get(header + 56, keyed ? 0 : 4) != 0 || get(header + 60, 4) != 0)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of unknown type %u", header[2]);
     frame_t parsed = {
         .type = (frame_type_t)header[2],
