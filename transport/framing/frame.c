@@ -6,19 +6,9 @@
  */
 #include "transport/framing/frame.h"
 
+#include "base/bytes.h"
+
 #include <string.h>
-
-static void put(uint8_t *bytes, uint64_t value, int width)
-{
-    for (int i = 0; i < width; i++) bytes[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get(const uint8_t *bytes, int width)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < width; i++) value |= (uint64_t)bytes[i] << (8 * i);
-    return value;
-}
 
 void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
 {
@@ -26,14 +16,14 @@ void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
     header[1] = FRAME_VERSION;
     header[2] = (uint8_t)frame->type;
     header[3] = frame->direct;
-    put(header + 4, frame->what, 4);
-    put(header + 8, frame->key.comm, 8);
-    put(header + 16, frame->key.id, 8);
-    put(header + 24, frame->grant, 8);
-    put(header + 32, frame->total, 8);
-    put(header + 40, frame->offset, 8);
-    put(header + 48, frame->length, 8);
-    put(header + 56, frame->remote_key, 8);
+    bytes_put32(header + 4, frame->what);
+    bytes_put64(header + 8, frame->key.comm);
+    bytes_put64(header + 16, frame->key.id);
+    bytes_put64(header + 24, frame->grant);
+    bytes_put64(header + 32, frame->total);
+    bytes_put64(header + 40, frame->offset);
+    bytes_put64(header + 48, frame->length);
+    bytes_put64(header + 56, frame->remote_key);
 }
 
 uint64_t frame_payload(const frame_t *frame)
@@ -91,18 +81,18 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
                          header[1], FRAME_VERSION);
     bool direct = (header[2] == FRAME_GRANT || header[2] == FRAME_ASK) && header[3] == 1;
     bool keyed = direct && header[2] == FRAME_GRANT; /* only then there is a key */
-    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || get(header + 56, keyed ? 0 : 4) != 0 || get(header + 60, 4) != 0)
+    if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || (!keyed && bytes_get32(header + 56) != 0) || bytes_get32(header + 60) != 0)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of unknown type %u", header[2]);
     frame_t parsed = {
         .type = (frame_type_t)header[2],
-        .what = (uint32_t)get(header + 4, 4),
-        .key = {.comm = get(header + 8, 8), .id = get(header + 16, 8)},
-        .grant = get(header + 24, 8),
-        .total = get(header + 32, 8),
-        .offset = get(header + 40, 8),
-        .length = get(header + 48, 8),
+        .what = bytes_get32(header + 4),
+        .key = {.comm = bytes_get64(header + 8), .id = bytes_get64(header + 16)},
+        .grant = bytes_get64(header + 24),
+        .total = bytes_get64(header + 32),
+        .offset = bytes_get64(header + 40),
+        .length = bytes_get64(header + 48),
         .direct = direct,
-        .remote_key = (uint32_t)get(header + 56, 4),
+        .remote_key = bytes_get32(header + 56),
     };
     if (parsed.total > FRAME_LENGTH_LIMIT || parsed.offset > FRAME_LENGTH_LIMIT || parsed.length > FRAME_LENGTH_LIMIT ||
         !lengths_fit(&parsed, eager_limit, segment_limit))
