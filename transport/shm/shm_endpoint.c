@@ -233,9 +233,11 @@ int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
     *moved = 0;
     if (endpoint->state == SHM_OPEN && ring_readable(&endpoint->pipe)) done += read_ring(endpoint, budget, moved);
     if (endpoint->state == SHM_OPEN && channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe)) {
-        uint64_t start = endpoint->pipe.out_written;
+        uint64_t before, sent, received; /* loans count, too */
+        channel_count(endpoint->channel, &before, &received);
         done += shm_endpoint_flush(endpoint);
-        *moved += (size_t)(endpoint->pipe.out_written - start);
+        channel_count(endpoint->channel, &sent, &received);
+        *moved += (size_t)(sent - before);
     }
     check_channel(endpoint);
     if (endpoint->state != SHM_OPEN || (!ring_readable(&endpoint->pipe) && !channel_wants_write(endpoint->channel, 0))) {
