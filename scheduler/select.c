@@ -66,6 +66,15 @@ static plan_algorithm_t choose_blocks(const choice_t *choice)
     return ALGORITHM_TWO_LEVEL;
 }
 
+/* Of the v-form no rank knows all blocks (and it tells 0 bytes): only messages do. */
+static bool alltoall_is_even(const choice_t *choice) { return choice->map && choice->topology->hosts == 1 && choice->bytes > 0; }
+
+static plan_algorithm_t choose_alltoall(const choice_t *choice)
+{
+    if (!alltoall_is_even(choice)) return ALGORITHM_DIRECT;
+    return choice->small ? ALGORITHM_FLAT : ALGORITHM_WINDOW;
+}
+
 static plan_algorithm_t choose_barrier(const choice_t *choice)
 {
     if (!choice->map) return ALGORITHM_DIRECT;
@@ -102,9 +111,11 @@ static bool is_small(const choice_t *choice, plan_collective_t collective)
 {
     switch (collective) {
     case COLLECTIVE_BARRIER: return true;
-    case COLLECTIVE_ALLTOALL:
     case COLLECTIVE_GATHER:
     case COLLECTIVE_SCATTER: return false; /* the length of chunks must not depend on what only some ranks know */
+    case COLLECTIVE_ALLTOALL:
+        if (!alltoall_is_even(choice)) return false;
+        /* fall through */
     case COLLECTIVE_ALLGATHER:
     case COLLECTIVE_REDUCE_SCATTER: {
         uint64_t room = PLAN_SMALL_SLOT / places_of(collective, choice->topology, choice->map);
@@ -123,6 +134,7 @@ static plan_algorithm_t choose(const choice_t *choice, plan_collective_t collect
     case COLLECTIVE_ALLGATHER:
     case COLLECTIVE_REDUCE_SCATTER: return choose_blocks(choice);
     case COLLECTIVE_BARRIER: return choose_barrier(choice);
+    case COLLECTIVE_ALLTOALL: return choose_alltoall(choice);
     default: return ALGORITHM_DIRECT;
     }
 }
@@ -140,7 +152,8 @@ quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, p
         if (status != QUOIT_OK) return status;
     }
     *algorithm = chosen;
-    uint64_t slot = bytes * (collective == COLLECTIVE_REDUCE_SCATTER ? (uint64_t)topology->ranks : 1);
+    bool blocks = collective == COLLECTIVE_REDUCE_SCATTER || collective == COLLECTIVE_ALLTOALL;
+    uint64_t slot = bytes * (blocks ? (uint64_t)topology->ranks : 1);
     *small = choice.small && (topology->hosts > 1 || slot <= PLAN_SMALL_SHARED);
     return QUOIT_OK;
 }

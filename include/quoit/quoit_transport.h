@@ -14,7 +14,8 @@
  * events are pulled with next_event.
  *
  * Flow. `recv` announces a buffer for one message of one key; `send` of at most the eager limit goes out at once while the credit
- * of that pair lasts; anything larger, or beyond the credit, moves only after the receiver's recv has been announced (the grant).
+ * of that pair lasts; anything larger, or beyond the credit, moves only after the receiver's recv has been announced (the grant), but for a
+ * bounded first part of it that stays in the sender's shared memory until then (shm).
  * So bytes nobody asked for are bounded, and a connection shared by many communicators is never filled by one of them.
  * Messages of one (endpoint, key) match in order; there is no order between keys.
  */

@@ -38,7 +38,10 @@ static builder_write_t *const writers[COLLECTIVE_COUNT][ALGORITHM_COUNT] = {
                                    [ALGORITHM_WINDOW] = reduce_scatter_window_write,
                                    [ALGORITHM_TWO_LEVEL] = reduce_scatter_two_level_write,
                                    [ALGORITHM_RING] = reduce_scatter_ring_write},
-    [COLLECTIVE_ALLTOALL] = {[ALGORITHM_LOCAL] = local_write, [ALGORITHM_DIRECT] = alltoall_direct_write},
+    [COLLECTIVE_ALLTOALL] = {[ALGORITHM_LOCAL] = local_write,
+                             [ALGORITHM_FLAT] = alltoall_window_write,
+                             [ALGORITHM_WINDOW] = alltoall_window_write,
+                             [ALGORITHM_DIRECT] = alltoall_direct_write},
     [COLLECTIVE_GATHER] = {[ALGORITHM_LOCAL] = local_write, [ALGORITHM_DIRECT] = gather_direct_write},
     [COLLECTIVE_SCATTER] = {[ALGORITHM_LOCAL] = local_write, [ALGORITHM_DIRECT] = scatter_direct_write},
 };

@@ -14,7 +14,7 @@ builder_write_t reduce_flat_write, reduce_window_write, reduce_chain_write, redu
 builder_write_t barrier_flat_write, barrier_hosts_write, barrier_direct_write;
 builder_write_t allgather_window_write, allgather_two_level_write, allgather_ring_write;
 builder_write_t reduce_scatter_window_write, reduce_scatter_two_level_write, reduce_scatter_ring_write;
-builder_write_t alltoall_direct_write, gather_direct_write, scatter_direct_write;
+builder_write_t alltoall_window_write, alltoall_direct_write, gather_direct_write, scatter_direct_write;
 
 /** NULL when the collective has no such algorithm. */
 builder_write_t *algorithm_writer(plan_collective_t collective, plan_algorithm_t algorithm);

@@ -78,6 +78,18 @@ TEST_P(Sizes, NothingIsPublished)
             EXPECT_EQ(shared.copied, 0u);
             EXPECT_EQ(shared.in_place, BYTES * others);
 
+            if (!in_place) { /* which it does not do */
+                one.collective = Collective::Alltoall;
+                one.shared = 0;
+                plain = count(one, self.comm);
+                EXPECT_EQ(plain.in_place, 0u);
+                EXPECT_EQ(plain.copied, BYTES * (2 * others + 1)) << "published, fetched, and the own one";
+                one.shared = ~UINT64_C(0);
+                shared = count(one, self.comm);
+                EXPECT_EQ(shared.copied, BYTES * (others + 1));
+                EXPECT_EQ(shared.in_place, BYTES * others);
+            }
+
             one.collective = Collective::Allgather;
             one.shared = 0;
             plain = count(one, self.comm);
@@ -128,6 +140,12 @@ TEST(Memory, IsTheCallersAgain)
             std::fill(send, send + COUNT * n, -1.0f);
             for (size_t i = 0; i < COUNT; i += 61) ASSERT_EQ(recv[i], value(0) + value(1) + value(2)) << "round " << round << ", element " << i;
 
+            for (size_t i = 0; i < COUNT * n; i++) send[i] = value(static_cast<size_t>(self.rank)) + 100.0f * static_cast<float>(i / COUNT);
+            ASSERT_EQ(quoit_alltoall(self.comm, send, recv.data(), COUNT, QUOIT_F32, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+            std::fill(send, send + COUNT * n, -1.0f);
+            for (size_t i = 0; i < recv.size(); i += 61)
+                ASSERT_EQ(recv[i], value(i / COUNT) + 100.0f * static_cast<float>(self.rank)) << "round " << round << ", element " << i;
+
             std::fill(send, send + COUNT, value(static_cast<size_t>(self.rank)));
             ASSERT_EQ(quoit_allreduce(self.comm, send, send, COUNT, QUOIT_F32, QUOIT_SUM, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
             for (size_t i = 0; i < COUNT; i += 61) ASSERT_EQ(send[i], value(0) + value(1) + value(2)) << "round " << round << ", element " << i;
@@ -140,7 +158,7 @@ TEST(Memory, IsTheCallersAgain)
 TEST(Memory, InputOfAFailedRankIsNoResult)
 {
     run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
-        for (Collective collective : {Collective::Allgather, Collective::Allreduce, Collective::ReduceScatter}) {
+        for (Collective collective : {Collective::Allgather, Collective::Allreduce, Collective::ReduceScatter, Collective::Alltoall}) {
             int both[] = {0, 1};
             quoit_comm_t *comm = nullptr;
             ASSERT_EQ(quoit_comm_create_group(self.comm, both, 2, "failing", nullptr, &comm), QUOIT_OK) << quoit_last_error();
@@ -153,6 +171,7 @@ TEST(Memory, InputOfAFailedRankIsNoResult)
                 call.timeout_ms = timeout_ms;
                 call.flags = QUOIT_CALL_ATTENDED; /* nobody drives it but this thread */
                 if (collective == Collective::Allgather) return quoit_allgather(comm, send, recv.data(), count, QUOIT_F32, &call, request);
+                if (collective == Collective::Alltoall) return quoit_alltoall(comm, send, recv.data(), count, QUOIT_F32, &call, request);
                 if (collective == Collective::Allreduce) return quoit_allreduce(comm, send, recv.data(), count, QUOIT_F32, QUOIT_SUM, &call, request);
                 return quoit_reduce_scatter(comm, send, recv.data(), count, QUOIT_F32, QUOIT_SUM, &call, request);
             };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A channel whose peer is the input: frames with any fields, raw bytes, over one or two pipes, between calls of this side (recv, send,
- * cancel, notify, close) and events of the direct path. Nothing is written outside of a recv's buffer (each ends where its memory does),
+ * cancel, notify, close) and events of the direct path, or with loans. Nothing is written outside of a recv's buffer (each ends where its memory does),
  * a message that is done well has its length, every transfer ends when the channel fails, and a broken channel says why.
  */
 #include "fuzz.h"
@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { PIPES = 2, TRANSFERS = 24, STEPS = 200, EAGER = 256, SEGMENT = 1024, PIPE_CAPACITY = 1 << 16, WRITES = 16 };
+enum { PIPES = 2, TRANSFERS = 24, STEPS = 200, EAGER = 256, SEGMENT = 1024, PIPE_CAPACITY = 1 << 16, WRITES = 16, LOANS = 4, PIECE = 512, LENT = 4096 };
 
 typedef struct memory_pipe {
     uint8_t *bytes; /* what the peer has written */
@@ -33,6 +33,9 @@ typedef struct world {
     void *writing[WRITES]; /* sends that the direct path writes */
     int exposed;
     bool rails;
+    uint8_t *peer_memory; /* LENT bytes that the peer may lend, and nothing behind them */
+    uint8_t loan[LOANS][PIECE];
+    int lent, given_back;
 } world_t;
 
 static quoit_status_t pipe_write(void *pointer, const struct iovec *iov, int count, size_t *written)
@@ -113,6 +116,36 @@ static uint64_t direct_piece(void *context, uint64_t length) { return ((const wo
 
 static const direct_ops_t direct_ops = {direct_expose, direct_conceal, direct_begin, direct_end, direct_path, direct_piece};
 
+/* ------------------------------------------------------------------ loans */
+
+static loan_t loans_lend(void *context, const void *data, size_t length, bool unasked, uint64_t *place)
+{
+    world_t *world = context;
+    fuzz_check(length > 0 && length <= PIECE);
+    if (world->lent % 3 == 2) return world->lent++, unasked ? LOAN_NONE : LOAN_LATER;
+    if (world->lent % 5 == 4) return world->lent++, LOAN_NONE;
+    *place = (uint64_t)(world->lent++ % LOANS);
+    memcpy(world->loan[*place], data, length);
+    return LOAN_MADE;
+}
+
+static const void *loans_borrow(void *context, uint64_t place, size_t length)
+{
+    world_t *world = context;
+    if (place <= LENT && length <= LENT - place) return world->peer_memory + place;
+    error_set(QUOIT_ERR_PROTOCOL, "a loan of %zu bytes at %llu", length, (unsigned long long)place);
+    return NULL;
+}
+
+static void loans_give_back(void *context, uint64_t place)
+{
+    world_t *world = context;
+    fuzz_check(place <= LENT);
+    world->given_back++;
+}
+
+static const lend_ops_t lend_ops = {PIECE, loans_lend, loans_borrow, loans_give_back};
+
 /* ------------------------------------------------------------------ steps */
 
 static void peer_writes(memory_pipe_t *pipe, const void *bytes, size_t length)
@@ -148,7 +181,8 @@ static void peer_frame(world_t *world, fuzz_input_t *input)
 {
     static const uint8_t payload[8192];
     uint8_t kind = fuzz_byte(input), header[FRAME_HEADER_SIZE], trailer = 1;
-    frame_t frame = {.type = (frame_type_t)(kind % (world->rails ? FRAME_TYPE_END : FRAME_PATH + 1)), .key = draw_key(input)};
+    frame_t frame = {.type = (frame_type_t)(kind % (world->rails ? FRAME_LENT : FRAME_PATH + 1)), .key = draw_key(input)};
+    if (world->peer_memory && kind & 32) frame.type = kind & 1 ? FRAME_LENT : FRAME_ASK;
     memory_pipe_t *pipe = &world->pipe[kind >> 7];
     frame.total = draw_length(input);
     switch (frame.type) {
@@ -170,6 +204,17 @@ static void peer_frame(world_t *world, fuzz_input_t *input)
     case FRAME_CREDIT:
         frame.length = frame.total;
         frame.total = 0;
+        break;
+    case FRAME_ASK:
+        frame.direct = world->peer_memory && kind & 32;
+        frame.length = frame.direct ? (kind & 2 ? frame.total : draw_length(input)) : 0;
+        frame.offset = frame.direct ? fuzz_byte(input) * UINT64_C(16) : 0;
+        break;
+    case FRAME_LENT:
+        frame.grant = draw_grant(input);
+        frame.length = draw_length(input);
+        frame.offset = draw_length(input);
+        frame.key.id = fuzz_byte(input) * UINT64_C(16);
         break;
     case FRAME_BYE: frame.total = 0; break;
     case FRAME_REVOKE:
@@ -277,6 +322,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     channel_config_t config = {.ops = &memory_pipe_ops, .eager_limit = EAGER, .eager_pool = 4096, .segment_size = SEGMENT,
                                .direct = options & 1 ? &direct_ops : NULL, .direct_context = world, .rails = (options & 4) != 0};
     world->rails = config.rails;
+    if ((options & 15) == 8) {
+        config.lend = &lend_ops;
+        config.lend_context = world;
+        world->peer_memory = calloc(1, LENT);
+        fuzz_check(world->peer_memory != NULL);
+    }
     void *pipes[PIPES];
     for (int i = 0; i < PIPES; i++) {
         pipes[i] = &world->pipe[i];
@@ -302,6 +353,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(message->buffer);
     }
     channel_destroy(world->channel);
+    free(world->peer_memory);
     for (int i = 0; i < WRITES; i++) fuzz_check(world->writing[i] == NULL);
     for (int i = 0; i < PIPES; i++) free(world->pipe[i].bytes);
     free(world);
@@ -322,5 +374,6 @@ void fuzz_seeds(void)
     fuzz_seed("cancelled", "\2\4\5\7\0\7\1\1\2\5\7\4\5\7\0", 15);
     fuzz_seed("goodbye", "\2\1\10\0\0\201\210\0\0\4\5\2\0", 13);
     fuzz_seed("rails", "\4\6\5\7\0\12\377\1\3\5\7\10\12\377\212\377\1\13\5\0\1\17\201\14\5\0\1\0\4\5\2\0\1\1\5\2", 36);
+    fuzz_seed("lent", "\10\4\5\7\0\12\377\1\40\5\1\4\4\5\1\0\6\5\13\0\12\377\1\3\5\13\10\12\377\12\377\1\43\5\13\10\7\0\2", 43);
     fuzz_seed("direct", "\3\4\5\7\0\1\2\5\7\14\10\0\6\5\7\0\1\103\5\7\10\15\0\1\11\5\0\10", 28);
 }

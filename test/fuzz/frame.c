@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_check(frame.type > 0 && frame.type < FRAME_TYPE_END && frame_type_name(frame.type)[0] != '?');
     uint64_t payload = frame_payload(&frame);
     fuzz_check(payload <= eager || payload <= segment || payload <= QUOIT_NOTICE_SMALL);
-    if (frame.type == FRAME_DATA) fuzz_check(frame.offset + frame.length <= frame.total);
+    if (frame.type == FRAME_DATA || frame.type == FRAME_LENT) fuzz_check(frame.offset + frame.length <= frame.total);
     frame_write(&frame, again);
     fuzz_check(memcmp(header, again, sizeof header) == 0);
     return 0;
@@ -32,6 +32,7 @@ void fuzz_seeds(void)
         frame.total = frame.length = payload;
         if (type == FRAME_ASK || type == FRAME_REFUSE) frame.total = 5000;
         if (type == FRAME_CREDIT) frame.length = 4096;
+        if (type == FRAME_LENT) frame.total = 5000, frame.length = 4000;
         uint8_t bytes[6 + FRAME_HEADER_SIZE] = {0, 32, 0, 0, 0, 1};
         frame_write(&frame, bytes + 6);
         fuzz_seed(frame_type_name(frame.type), bytes, sizeof bytes);
@@ -40,4 +41,7 @@ void fuzz_seeds(void)
     uint8_t bytes[6 + FRAME_HEADER_SIZE] = {0, 32, 0, 0, 0, 1};
     frame_write(&direct, bytes + 6);
     fuzz_seed("GRANT_direct", bytes, sizeof bytes);
+    direct = (frame_t){.type = FRAME_ASK, .total = 100000, .length = 32768, .offset = 4096, .direct = true};
+    frame_write(&direct, bytes + 6);
+    fuzz_seed("ASK_direct", bytes, sizeof bytes);
 }

@@ -43,7 +43,8 @@ void draw_counts(Case &one, Random &random)
         return;
     }
     size_t equal = draw_count(random, true);
-    for (size_t i = 0; i < blocks; i++) one.counts.push_back(one.parts ? draw_count(random, true) : equal);
+    bool even = one.collective == COLLECTIVE_ALLTOALL && (one.algorithm == ALGORITHM_FLAT || one.algorithm == ALGORITHM_WINDOW); // all ranks must know all
+    for (size_t i = 0; i < blocks; i++) one.counts.push_back(one.parts && !even ? draw_count(random, true) : equal);
 }
 
 void draw_values(Case &one, Random &random)
@@ -98,7 +99,7 @@ template <typename Visit> int for_each_algorithm(Case one, Visit visit)
         if (!plan_fits(one)) continue;
         fitting++;
         bool direct_blocks = one.collective == COLLECTIVE_ALLTOALL || one.collective == COLLECTIVE_GATHER || one.collective == COLLECTIVE_SCATTER;
-        for (int small = 0; small < (direct_blocks ? 1 : 2); small++) {
+        for (int small = 0; small < (direct_blocks && one.algorithm == ALGORITHM_DIRECT ? 1 : 2); small++) {
             one.small = small == 1;
             visit(one);
             if (::testing::Test::HasFatalFailure()) return fitting;

@@ -68,7 +68,15 @@ TEST(Select, Others)
     EXPECT_EQ(choose(spread, COLLECTIVE_ALLGATHER, 64, true).algorithm, ALGORITHM_TWO_LEVEL);
     EXPECT_TRUE(choose(spread, COLLECTIVE_ALLGATHER, 64, true).small);
     EXPECT_FALSE(choose(spread, COLLECTIVE_ALLGATHER, 4096, true).small) << "five blocks do not fit a small slot";
-    for (plan_collective_t collective : {COLLECTIVE_ALLTOALL, COLLECTIVE_GATHER, COLLECTIVE_SCATTER}) {
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 4, true).algorithm, ALGORITHM_FLAT);
+    EXPECT_TRUE(choose(host, COLLECTIVE_ALLTOALL, 4, true).small);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 1 << 20, true).algorithm, ALGORITHM_WINDOW);
+    EXPECT_FALSE(choose(host, COLLECTIVE_ALLTOALL, 1 << 20, true).small);
+    EXPECT_EQ(choose(spread, COLLECTIVE_ALLTOALL, 1 << 20, true).algorithm, ALGORITHM_DIRECT);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 1 << 20, false).algorithm, ALGORITHM_DIRECT);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 0, true).algorithm, ALGORITHM_DIRECT) << "the v-form: no rank knows all sizes";
+    EXPECT_FALSE(choose(host, COLLECTIVE_ALLTOALL, 0, true).small);
+    for (plan_collective_t collective : {COLLECTIVE_GATHER, COLLECTIVE_SCATTER}) {
         EXPECT_EQ(choose(host, collective, 4, true).algorithm, ALGORITHM_DIRECT);
         EXPECT_FALSE(choose(host, collective, 4, true).small) << "not all ranks know the size";
     }

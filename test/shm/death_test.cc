@@ -78,6 +78,41 @@ TEST(ShmDeath, Killed)
     parent.ops.disconnect(peer.endpoint);
 }
 
+/* It had borrowed all that it may, and a message that it never took: with its end all is back, and the next peer has as much as the first. */
+TEST(ShmDeath, WhatTheDeadHadBorrowedComesBack)
+{
+    settings()["MESSAGE_POOL"] = "128K";
+    Engine parent;
+    settings().erase("MESSAGE_POOL");
+    parent.trust();
+    for (int turn = 0; turn < 3; turn++) {
+        Peer peer(parent, [](Engine &self, quoit_endpoint_t *endpoint) {
+            std::string place(1 << 20, 0);
+            quoit_transfer_t recv = {};
+            self.ops.recv(endpoint, {1, 1}, place.data(), place.size(), &recv); /* granted, and then nothing is read any more */
+            self.ops.notify(endpoint, "", 0);
+            for (self.pump(); true;) usleep(1000);
+            return 0;
+        });
+        ASSERT_NO_FATAL_FAILURE(peer.join());
+        ASSERT_TRUE(parent.until([&] { return parent.find(QUOIT_EVENT_NOTICE); }));
+        quoit_transfer_t unasked = {}, large = {};
+        std::string bytes(1 << 20, 'x');
+        ASSERT_EQ(parent.ops.send(peer.endpoint, {1, 2}, bytes.data(), 32768, &unasked), QUOIT_OK);
+        ASSERT_EQ(parent.ops.send(peer.endpoint, {1, 1}, bytes.data(), bytes.size(), &large), QUOIT_OK);
+        for (int i = 0; i < 100; i++) parent.pump();
+        EXPECT_EQ(unasked.status, QUOIT_OK);
+        EXPECT_EQ(large.status, QUOIT_IN_PROGRESS);
+        EXPECT_NE(std::string(parent.ops.describe(peer.endpoint)).find(" 4 pieces lent"), std::string::npos)
+            << "turn " << turn << ": " << parent.ops.describe(peer.endpoint);
+        peer.child.kill_now();
+        ASSERT_NO_FATAL_FAILURE(expect_death(parent, peer.endpoint));
+        EXPECT_EQ(large.status, QUOIT_ERR_PEER);
+        parent.ops.disconnect(peer.endpoint);
+        parent.events.clear();
+    }
+}
+
 /* Attached memory of a dead peer stays readable until the endpoint is given back. */
 TEST(ShmDeath, MemoryOutlivesTheOwner)
 {

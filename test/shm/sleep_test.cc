@@ -60,6 +60,41 @@ void run_ping_pong(int rounds)
 
 TEST(ShmSleep, Notices) { run_ping_pong(2000); }
 
+/* Two loans and a mailbox with room: whoever sends sleeps because no loan has come back, and nothing but the reader's bell wakes it. */
+TEST(ShmSleep, ALenderIsWokenWhenALoanComesBack)
+{
+    const size_t size = 40 * 32768;
+    const uint64_t rounds = 40;
+    std::string sent(size, 's'), got(size, 'g');
+    quoit_transfer_t send = {}, recv = {}; /* they outlive the pair, also when a round fails */
+    settings()["MESSAGE_POOL"] = "64K";
+    Pair pair;
+    ASSERT_NO_FATAL_FAILURE(pair.join());
+    settings().erase("MESSAGE_POOL");
+    std::thread other([&] {
+        std::mt19937 random(4);
+        for (uint64_t round = 0; round < rounds; round++) {
+            recv = {};
+            ASSERT_EQ(pair.b.ops.recv(pair.ba, {1, round}, got.data(), size, &recv), QUOIT_OK);
+            ASSERT_TRUE(sleep_until(pair.b, [&] { /* a reader that is often late */
+                if (random() % 2) usleep((useconds_t)(random() % 60));
+                return recv.status != QUOIT_IN_PROGRESS;
+            })) << "lost wake-up of the reader, round " << round;
+            ASSERT_EQ(recv.status, QUOIT_OK);
+        }
+    });
+    bool ended = true;
+    for (uint64_t round = 0; round < rounds && ended; round++) {
+        send = {};
+        EXPECT_EQ(pair.a.ops.send(pair.ab, {1, round}, sent.data(), size, &send), QUOIT_OK);
+        ended = sleep_until(pair.a, [&] { return send.status != QUOIT_IN_PROGRESS; });
+        EXPECT_TRUE(ended) << "lost wake-up of the lender, round " << round;
+    }
+    other.join();
+    EXPECT_EQ(send.status, QUOIT_OK);
+    EXPECT_TRUE(sent == got);
+}
+
 /* What is published in attached memory, with ring() after the store. */
 TEST(ShmSleep, SharedMemoryAndRing)
 {

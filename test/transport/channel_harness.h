@@ -84,6 +84,56 @@ inline quoit_status_t pipe_read(void *pointer, const struct iovec *iov, int coun
 
 inline const pipe_ops_t test_pipe_ops = {pipe_write, pipe_read};
 
+/* Memory that one side lends, a place in `slots` each. */
+struct Pool {
+    static constexpr size_t piece = 2048;
+    struct Slot {
+        std::string bytes;
+        bool out = false, unasked = false;
+    };
+    std::vector<Slot> slots;
+    const Pool *other = nullptr;
+    size_t lent = 0, wrong = 0; /* loans that came back twice, or never were */
+
+    size_t out() const
+    {
+        return (size_t)std::count_if(slots.begin(), slots.end(), [](const Slot &slot) { return slot.out; });
+    }
+};
+
+inline loan_t pool_lend(void *context, const void *data, size_t length, bool unasked, uint64_t *place)
+{
+    auto *own = static_cast<Pool *>(context);
+    bool granted = false;
+    for (size_t i = 0; i < own->slots.size(); i++) {
+        Pool::Slot &slot = own->slots[i];
+        granted = granted || (slot.out && !slot.unasked);
+        if (slot.out) continue;
+        slot = {std::string(static_cast<const char *>(data), length), true, unasked};
+        *place = i;
+        own->lent++;
+        return LOAN_MADE;
+    }
+    return granted ? LOAN_LATER : LOAN_NONE;
+}
+
+inline const void *pool_borrow(void *context, uint64_t place, size_t length)
+{
+    const Pool *other = static_cast<Pool *>(context)->other;
+    if (place < other->slots.size() && other->slots[place].bytes.size() == length) return other->slots[place].bytes.data();
+    error_set(QUOIT_ERR_PROTOCOL, "no loan of %zu bytes at %llu", length, (unsigned long long)place);
+    return nullptr;
+}
+
+inline void pool_give_back(void *context, uint64_t place)
+{
+    auto *other = const_cast<Pool *>(static_cast<Pool *>(context)->other);
+    other->wrong += !other->slots[place].out;
+    other->slots[place].out = false;
+}
+
+inline const lend_ops_t test_lend_ops = {Pool::piece, pool_lend, pool_borrow, pool_give_back};
+
 using test_bytes::pattern;
 
 struct Options {
@@ -92,6 +142,7 @@ struct Options {
     bool whole = false;
     bool open = true;
     bool rails = false;
+    int loans = -1; /* of each side; -1: none can be made, and none borrowed */
 };
 
 /* The two channels, sides 0 and 1. */
@@ -101,6 +152,7 @@ public:
     {
         channel_config_t config = {&test_pipe_ops, options.eager_limit, options.eager_pool, options.segment_size};
         config.rails = options.rails;
+        config.lend = options.loans >= 0 ? &test_lend_ops : nullptr;
         streams_.resize((size_t)options.pipes * 2);
         ends_.resize((size_t)options.pipes * 2);
         for (int i = 0; i < options.pipes; i++) {
@@ -109,8 +161,12 @@ public:
             ends_[2 * i] = {a, b, &random, options.whole};
             ends_[2 * i + 1] = {b, a, &random, options.whole};
         }
-        for (int side = 0; side < 2; side++)
+        for (int side = 0; side < 2; side++) {
+            pool[side].slots.resize((size_t)std::max(0, options.loans));
+            pool[side].other = &pool[!side];
+            config.lend_context = &pool[side];
             if (channel_create(&config, side ? "peer A" : "peer B", &channel[side]) != QUOIT_OK) abort();
+        }
         if (options.open) open(0), open(1);
     }
     ~Couple()
@@ -158,6 +214,7 @@ public:
 
     Random random;
     channel_t *channel[2] = {};
+    Pool pool[2];
 
 private:
     Options options_;

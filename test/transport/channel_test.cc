@@ -15,6 +15,10 @@ Options random_options(Random &random)
     static const size_t limits[] = {256, 1024, 8192, 65536};
     Options options;
     options.pipes = 1 + (int)below(random, 4);
+    if (options.pipes == 1 || below(random, 4) == 0) {
+        options.pipes = 1;
+        options.loans = (int)below(random, 7) - 1;
+    }
     options.eager_limit = limits[below(random, 4)];
     options.eager_pool = 65536u << below(random, 3);
     options.segment_size = 4096u << below(random, 4);
@@ -104,6 +108,10 @@ TEST_P(ChannelSeeds, EveryMessageArrivesInOrderOfItsKey)
             ASSERT_TRUE(flow.recvs[i]->content() == flow.contents[i]) << "message " << i << " of key " << flow.key.id;
             ASSERT_TRUE(flow.recvs[i]->canaries());
         }
+    }
+    for (const Pool &pool : couple.pool) {
+        EXPECT_EQ(pool.out(), 0u) << "loans that did not come back";
+        EXPECT_EQ(pool.wrong, 0u);
     }
     for (auto *channel : couple.channel) channel_close(channel);
     ASSERT_TRUE(couple.run([&] { return channel_status(couple.channel[0]) != QUOIT_OK && channel_status(couple.channel[1]) != QUOIT_OK; }));

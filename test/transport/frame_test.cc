@@ -31,7 +31,7 @@ TEST(Frame, ReadsWhatWasWritten)
     const frame_t frames[] = {make(FRAME_EAGER, 8192, 0, 8192), make(FRAME_EAGER, 0, 0, 0), make(FRAME_ASK, 1ull << 50, 0, 0),
                               make(FRAME_GRANT, 1ull << 50, 0, 1ull << 50), make(FRAME_DATA, 1ull << 50, (1ull << 50) - 5, 5),
                               make(FRAME_DATA, 0, 0, 0), make(FRAME_REFUSE, 10, 20, 0), make(FRAME_CREDIT, 0, 0, 4096),
-                              make(FRAME_NOTICE, 100, 0, 100), make(FRAME_BYE, 0, 0, 0)};
+                              make(FRAME_NOTICE, 100, 0, 100), make(FRAME_BYE, 0, 0, 0), make(FRAME_LENT, 1ull << 50, (1ull << 50) - 5, 5)};
     for (const frame_t &frame : frames) {
         frame_t result{};
         ASSERT_EQ(parse(frame, &result), QUOIT_OK) << frame_type_name(frame.type) << ": " << error_text();
@@ -67,7 +67,8 @@ TEST(Frame, ImpossibleLengthsAreRefusedAndNothingIsWritten)
                               make(FRAME_DATA, 10, huge - 3, 5), make(FRAME_DATA, 1 << 20, 0, segment + 1),
                               make(FRAME_DATA, 10, 0, 0), make(FRAME_DATA, huge, huge - 1, 1), make(FRAME_CREDIT, 0, 0, 0),
                               make(FRAME_CREDIT, 0, 0, huge), make(FRAME_CREDIT, 1, 0, 1), make(FRAME_REFUSE, 1, 1, 1),
-                              make(FRAME_NOTICE, 8193, 0, 8193), make(FRAME_BYE, 0, 0, 1), make(FRAME_BYE, 1, 0, 0)};
+                              make(FRAME_NOTICE, 8193, 0, 8193), make(FRAME_BYE, 0, 0, 1), make(FRAME_BYE, 1, 0, 0),
+                              make(FRAME_LENT, 10, 0, 0), make(FRAME_LENT, 10, 6, 5), make(FRAME_LENT, huge, huge - 1, 1)};
     for (const frame_t &frame : frames) {
         frame_t result{};
         result.grant = 77;

@@ -20,6 +20,7 @@ quoit_status_t channel_create(const channel_config_t *config, const char *name, 
     /* Whatever was consumed is given back in quarters of the pool: three quarters must suffice for the largest message. */
     uint64_t least = 2 * channel_cost(config->eager_limit > QUOIT_NOTICE_SMALL ? config->eager_limit : QUOIT_NOTICE_SMALL);
     fresh->pool = fresh->credit = config->eager_pool > least ? config->eager_pool : least;
+    fresh->unasked = config->lend && config->lend->piece > config->eager_limit ? config->lend->piece : config->eager_limit;
     fresh->free_slot = UINT32_MAX;
     list_init(&fresh->active);
     list_init(&fresh->writing);
@@ -80,7 +81,8 @@ static void drop_unexpected(channel_t *channel, key_entry_t *entry, bool only_as
     for (list_t *link = entry->unexpected.next, *next; link != &entry->unexpected; link = next) {
         next = link->next;
         block_t *block = container_of(link, block_t, link);
-        if (!only_asks || block->frame.type == FRAME_ASK || !block->complete) channel_block_drop(channel, block);
+        bool kept = only_asks && block->complete && (block->frame.type == FRAME_EAGER || channel_loan_keep(channel, block));
+        if (!kept) channel_block_drop(channel, block);
     }
 }
 

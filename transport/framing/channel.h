@@ -13,6 +13,9 @@
  * A transport that can write into the peer's memory gives direct_ops_t: then a large recv is announced with address and key where
  * that is possible, and the sender writes there instead of cutting the message into segments. Everything else stays as it is.
  *
+ * One whose peer can read some of its memory gives lend_ops_t: then a large message is copied there, piece by piece, the pipe carries only
+ * where each piece lies, and the peer copies it to its final place. The first piece goes along with the announcement.
+ *
  * With *rails* any pipe may be lost and the others go on: see channel_config_t, channel_lose, and channel_rails.c.
  *
  * After a mismatch the key is of no more use in that direction until its communicator is cancelled: its messages end in ERR_MISMATCH.
@@ -53,6 +56,21 @@ typedef struct direct_ops {
     uint64_t (*piece)(void *context, uint64_t length);
 } direct_ops_t;
 
+typedef enum loan { LOAN_NONE, LOAN_LATER, LOAN_MADE } loan_t;
+
+/** Memory of this side that the peer can read, beside the pipes. None of these calls waits, and none may use the channel. */
+typedef struct lend_ops {
+    size_t piece; /* most bytes of a loan; messages up to this size are sent unasked; the same on both sides */
+    /**
+     * Copy `length` bytes, at most a piece, to where the peer reads them, and say where. NONE: use the pipe. LATER: the peer is about to give
+     * back some. `unasked`: its receiver may not be there for long.
+     */
+    loan_t (*lend)(void *context, const void *data, size_t length, bool unasked, uint64_t *place);
+    /** What the peer lent; NULL (with text) for what it cannot have lent. */
+    const void *(*borrow)(void *context, uint64_t place, size_t length);
+    void (*give_back)(void *context, uint64_t place); /* only what borrow has let through */
+} lend_ops_t;
+
 enum { CHANNEL_MAX_PIPES = 16 };
 
 typedef struct channel_config {
@@ -60,6 +78,8 @@ typedef struct channel_config {
     size_t eager_limit, eager_pool, segment_size; /* bytes; the same on both sides (part of the transports' address) */
     const direct_ops_t *direct;                   /* NULL: the pipes carry all */
     void *direct_context;
+    const lend_ops_t *lend;                       /* NULL: the pipes carry all. One pipe, no rails */
+    void *lend_context;
     bool rails; /* both sides: a pipe that breaks is given up, what it did not deliver goes over the others; sends end when they have arrived */
 } channel_config_t;
 
@@ -112,6 +132,11 @@ int channel_write(channel_t *channel, int pipe, size_t budget);
 /** True when channel_write could do something once the pipe has room (for EPOLLOUT). */
 bool channel_wants_write(const channel_t *channel, int pipe);
 void channel_count(const channel_t *channel, uint64_t *sent, uint64_t *received);
+
+/** Lending: all that channel_write could do waits for the peer to give back a loan. */
+bool channel_starves(const channel_t *channel);
+/** Bytes taken from loans so far, and pieces that were lent. */
+void channel_count_loans(const channel_t *channel, uint64_t *borrowed, uint64_t *pieces);
 
 /** Direct writing: every byte of the send that begin was given is at the peer. It ends, and `end` is not called. */
 void channel_written(channel_t *channel, void *send);

@@ -130,12 +130,15 @@ struct channel {
     quoit_status_t status;
     char *text; /* owned; why status is not OK */
     bool closing, goodbye;
+    bool starving; /* see channel_starves */
     bool failing; /* a frame was lost for lack of memory: the next read or write breaks the channel */
     int count; /* pipes; 0 before channel_open */
     void *pipes[CHANNEL_MAX_PIPES];
     outlet_t outlets[CHANNEL_MAX_PIPES];
     inlet_t inlets[CHANNEL_MAX_PIPES];
     uint64_t sent, received;
+    uint64_t unasked; /* bytes: messages up to this size are not granted before they are announced */
+    uint64_t borrowed, pieces;
 
     list_t active;    /* send_node_t with a grant and bytes that no outlet has yet */
     list_t writing;   /* send_node_t that the transport writes directly; with rails, those that wait for receipts only */
@@ -203,6 +206,26 @@ static inline uint64_t channel_cost(uint64_t length) { return FRAME_HEADER_SIZE 
 bool channel_write_directly(channel_t *channel, send_node_t *send, const frame_t *grant);
 quoit_status_t channel_revoke_arrived(channel_t *channel, const frame_t *frame);
 quoit_status_t channel_path_arrived(channel_t *channel, const frame_t *frame);
+
+/* channel_lend.c */
+/** Lend the beginning of a message that has not been asked for yet, if that can be, and say so in its ASK; number of bytes. */
+uint64_t channel_lend_first(channel_t *channel, const send_node_t *send, frame_t *ask);
+/** Lend the next piece of the oldest active send. *lent: its bytes when that was MADE, else 0; NONE also when there is no such send. */
+loan_t channel_lend_next(channel_t *channel, size_t *lent);
+/** A whole piece came by FRAME_LENT. */
+quoit_status_t channel_lent_arrived(channel_t *channel, const frame_t *frame);
+/** Copy what came with an ASK to the recv that it met. */
+quoit_status_t channel_loan_take(channel_t *channel, recv_node_t *recv, const frame_t *ask);
+/** An ASK that nobody will take: its loan goes back, if it has one. */
+void channel_loan_drop(channel_t *channel, const frame_t *ask);
+/** Is it a loan (of an ASK) that cannot be? ERR_PROTOCOL. */
+quoit_status_t channel_loan_check(channel_t *channel, const frame_t *ask);
+/** The lender leaves: a message that is here whole becomes a copy of ours. False: no memory. */
+bool channel_loan_keep(channel_t *channel, block_t *block);
+
+/* channel_receive.c */
+/** Where a piece of a granted message belongs; *recv NULL: nowhere, its recv has ended. */
+quoit_status_t channel_piece_claim(channel_t *channel, const frame_t *frame, recv_node_t **recv);
 
 /* channel_send.c */
 /** Append a frame to a pipe's queue, all or nothing; `data` holds the payload in `length` bytes, DATA gets its last byte. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_large(const channel_t *channel, uint64_t length) { return length > channel->config.eager_limit; }
+static bool is_large(const channel_t *channel, uint64_t length) { return length > channel->unasked; }
 
 static bool operations_fit(uint32_t a, uint32_t b) { return a == 0 || b == 0 || a == b; }
 
@@ -102,6 +102,7 @@ void channel_block_drop(channel_t *channel, block_t *block)
 {
     list_remove(&block->link);
     if (block->frame.type == FRAME_EAGER || block->frame.type == FRAME_ASK) channel->unexpected--;
+    channel_loan_drop(channel, &block->frame);
     if (block->complete) block_done(channel, block);
     else block->discard = true;
 }
@@ -162,27 +163,46 @@ static void recv_started(channel_t *channel, recv_node_t *recv)
     recv->started = true;
 }
 
+/* An ASK and its recv met. */
+static quoit_status_t ask_started(channel_t *channel, recv_node_t *recv, const frame_t *ask)
+{
+    quoit_status_t status = ask->direct ? channel_loan_take(channel, recv, ask) : QUOIT_OK;
+    bool whole = ask->direct && ask->length == ask->total;
+    if (status == QUOIT_OK && !whole) status = announce(channel, recv);
+    if (status == QUOIT_OK) channel_recv_check(channel, recv);
+    return status;
+}
+
 quoit_status_t channel_start_arrived(channel_t *channel, const frame_t *frame, recv_node_t **recv, block_t **block)
 {
     bool eager = frame->type == FRAME_EAGER;
     *recv = NULL;
     *block = NULL;
     key_entry_t *entry = channel_entry_find(channel, frame->key);
-    if (entry && entry->broken_recv) return QUOIT_OK;
+    quoit_status_t status = channel_loan_check(channel, frame);
+    if (status != QUOIT_OK) return status;
+    if (entry && entry->broken_recv) {
+        channel_loan_drop(channel, frame);
+        return QUOIT_OK;
+    }
     if (entry && !list_is_empty(&entry->posted)) {
         recv_node_t *first = container_of(entry->posted.next, recv_node_t, link);
-        if (!start_fits(first, frame)) return refuse(channel, entry, first, frame);
+        if (!start_fits(first, frame)) {
+            channel_loan_drop(channel, frame);
+            return refuse(channel, entry, first, frame);
+        }
         recv_started(channel, first);
         channel_entry_release(channel, entry);
         if (eager) {
             *recv = first;
             return QUOIT_OK;
         }
-        quoit_status_t status = announce(channel, first);
-        if (status == QUOIT_OK) channel_recv_check(channel, first);
-        return status;
+        return ask_started(channel, first, frame);
     }
-    if (channel_is_cancelled(channel, frame->key.comm)) return QUOIT_OK;
+    if (channel_is_cancelled(channel, frame->key.comm)) {
+        channel_loan_drop(channel, frame);
+        return QUOIT_OK;
+    }
     entry = channel_entry_make(channel, frame->key);
     if (!entry) return QUOIT_ERR_NO_MEMORY;
     block_t *fresh = channel_block_take(channel, eager ? (size_t)frame->length : 0);
@@ -227,8 +247,9 @@ static quoit_status_t take_unexpected(channel_t *channel, key_entry_t *entry, re
     channel_entry_release(channel, entry);
     recv_started(channel, recv);
     if (block->frame.type == FRAME_ASK) {
+        frame_t ask = block->frame;
         channel_block_give(channel, block);
-        return announce(channel, recv);
+        return ask_started(channel, recv, &ask);
     }
     block->waiting = recv;
     return block->complete ? channel_eager_complete(channel, NULL, block, &block->frame) : QUOIT_OK;
@@ -366,10 +387,16 @@ static quoit_status_t send_ask(channel_t *channel, send_node_t *send)
     frame_t frame = {.type = FRAME_ASK, .what = send_transfer(send)->what, .key = send->key, .total = send->length};
     bool large = is_large(channel, send->length);
     key_entry_t *entry = channel_entry_make(channel, send->key);
+    if (entry && channel->config.lend) send->assigned = send->written = channel_lend_first(channel, send, &frame);
     quoit_status_t status = entry ? channel_stage(channel, 0, &frame, NULL, 0) : QUOIT_ERR_NO_MEMORY;
     if (status != QUOIT_OK) {
         channel_entry_release(channel, entry);
         return status;
+    }
+    if (send->written > 0 && send->written == send->length) {
+        channel_entry_release(channel, entry);
+        channel_send_end(channel, send, QUOIT_OK);
+        return QUOIT_OK;
     }
     list_append(large ? &entry->large_sends : &entry->small_sends, &send->link);
     if (!large || list_is_empty(&entry->grants)) return QUOIT_OK;
@@ -386,7 +413,7 @@ quoit_status_t channel_send(channel_t *channel, quoit_key_t key, const void *buf
     transfer->status = send_ended_before(channel, key);
     if (transfer->status != QUOIT_OK) return QUOIT_OK;
     uint64_t cost = channel_cost(length);
-    if (!is_large(channel, length) && cost <= channel->credit) {
+    if (length <= channel->config.eager_limit && cost <= channel->credit) {
         frame_t frame = {.type = FRAME_EAGER, .what = transfer->what, .key = key, .total = length, .length = length};
         transfer->status = channel_stage(channel, 0, &frame, buffer, length);
         if (transfer->status == QUOIT_OK) channel->credit -= cost;

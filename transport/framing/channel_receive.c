@@ -10,11 +10,11 @@
 
 enum { LAST_BYTES = 16 << 20 }; /* read of a pipe when another one has ended: more than a socket holds */
 
-static quoit_status_t data_begin(channel_t *channel, inlet_t *inlet)
+quoit_status_t channel_piece_claim(channel_t *channel, const frame_t *frame, recv_node_t **result)
 {
-    const frame_t *frame = &inlet->frame;
     recv_node_t *recv;
     quoit_status_t status = channel_grant_find(channel, frame->grant, &recv);
+    *result = NULL;
     if (status != QUOIT_OK || !recv) return status;
     if (recv->received > recv->claimed) return error_set(QUOIT_ERR_PROTOCOL, "data of a message that is written directly");
     if (frame->total != recv->length || frame->length > recv->length - recv->claimed)
@@ -22,7 +22,7 @@ static quoit_status_t data_begin(channel_t *channel, inlet_t *inlet)
                          (unsigned long long)frame->length, (unsigned long long)frame->total,
                          (unsigned long long)(recv->length - recv->claimed), (unsigned long long)recv->length);
     recv->claimed += frame->length;
-    inlet->recv = recv;
+    *result = recv;
     return QUOIT_OK;
 }
 
@@ -78,7 +78,8 @@ static quoit_status_t frame_begin(channel_t *channel, inlet_t *inlet)
         return status == QUOIT_OK ? channel_start_arrived(channel, frame, &inlet->recv, &inlet->block) : status;
     case FRAME_ASK: return channel_start_arrived(channel, frame, &inlet->recv, &inlet->block);
     case FRAME_GRANT: return channel_grant_arrived(channel, frame);
-    case FRAME_DATA: return data_begin(channel, inlet);
+    case FRAME_DATA: return channel_piece_claim(channel, frame, &inlet->recv);
+    case FRAME_LENT: return channel_lent_arrived(channel, frame);
     case FRAME_REFUSE: return channel_refuse_arrived(channel, frame);
     case FRAME_CREDIT: return credit_arrived(channel, frame);
     case FRAME_NOTICE:
@@ -221,8 +222,10 @@ static quoit_status_t read_pipe(channel_t *channel, int pipe, size_t budget, int
         quoit_status_t status = inlet_fill(channel, pipe, budget, &got);
         if (status != QUOIT_OK) return status;
         channel->received += got;
-        budget -= got < budget ? got : budget;
+        uint64_t borrowed = channel->borrowed;
         *handled += 1 + inlet_consume(channel, inlet);
+        got += (size_t)(channel->borrowed - borrowed);
+        budget -= got < budget ? got : budget;
     }
     return QUOIT_ERR_AGAIN;
 }

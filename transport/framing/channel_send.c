@@ -120,7 +120,7 @@ quoit_status_t channel_send_activate(channel_t *channel, send_node_t *send, cons
 {
     send->grant = grant->grant;
     if (channel_write_directly(channel, send, grant)) return QUOIT_OK;
-    if (send->length > channel->config.eager_limit) {
+    if (send->assigned > 0 || send->length > channel->config.eager_limit) {
         list_append(&channel->active, &send->link);
         return QUOIT_OK;
     }
@@ -138,6 +138,7 @@ static uint64_t piece_size(const channel_t *channel, const send_node_t *send)
     uint64_t piece = ((send->length + count - 1) / count + 63) & ~(uint64_t)63;
     if (piece < CHANNEL_MIN_PIECE) piece = CHANNEL_MIN_PIECE;
     if (piece > channel->config.segment_size) piece = channel->config.segment_size;
+    if (channel->config.lend && piece > channel->config.lend->piece) piece = channel->config.lend->piece; /* the next may find a loan */
     return piece < left ? piece : left;
 }
 
@@ -258,11 +259,11 @@ static void write_failed(channel_t *channel, int pipe, quoit_status_t status)
 }
 
 /* What the next call writes: bytes of the DATA frame that has begun, staged bytes, a fresh DATA frame. */
-static void fill_gather(channel_t *channel, outlet_t *outlet, gather_t *gather)
+static void fill_gather(channel_t *channel, outlet_t *outlet, bool segments, gather_t *gather)
 {
     bool begun = outlet->busy && outlet->position > 0;
     if (begun && !gather_data(gather, outlet)) return;
-    if (!begun && !outlet->busy) take_segment(channel, outlet);
+    if (!begun && !outlet->busy && segments) take_segment(channel, outlet);
     if (channel->closing && !outlet->busy && list_is_empty(&channel->active) && list_is_empty(&channel->writing) && !outlet->bye) {
         frame_t frame = {.type = FRAME_BYE};
         if (channel_stage(channel, (int)(outlet - channel->outlets), &frame, NULL, 0) == QUOIT_OK) outlet->bye = true;
@@ -276,9 +277,12 @@ int channel_write(channel_t *channel, int pipe, size_t budget)
     if (channel->rails) return pipe >= 0 && pipe < channel->count ? channel_rails_write(channel, pipe, budget) : 0;
     while (budget > 0 && channel_wants_write(channel, pipe)) {
         outlet_t *outlet = &channel->outlets[pipe];
+        size_t lent = 0;
+        loan_t loan = channel->config.lend && !outlet->busy ? channel_lend_next(channel, &lent) : LOAN_NONE;
+        channel->starving = loan == LOAN_LATER;
         gather_t gather = {.count = 0, .bytes = 0, .budget = budget};
         bool begun = outlet->busy && outlet->position > 0;
-        fill_gather(channel, outlet, &gather);
+        fill_gather(channel, outlet, loan == LOAN_NONE, &gather);
         if (gather.count == 0) break;
         size_t written = 0;
         quoit_status_t status = channel->config.ops->write(channel->pipes[pipe], gather.iov, gather.count, &written);
@@ -289,6 +293,7 @@ int channel_write(channel_t *channel, int pipe, size_t budget)
         }
         channel->sent += written;
         budget -= written;
+        budget -= lent < budget ? lent : budget;
         handled++;
         size_t rest = begun ? data_advance(channel, outlet, written) : written;
         rest = stages_advance(channel, outlet, rest);

@@ -50,6 +50,7 @@ const char *frame_type_name(frame_type_t type)
         [FRAME_EAGER] = "EAGER",   [FRAME_ASK] = "ASK",       [FRAME_GRANT] = "GRANT",   [FRAME_DATA] = "DATA",
         [FRAME_REFUSE] = "REFUSE", [FRAME_CREDIT] = "CREDIT", [FRAME_NOTICE] = "NOTICE", [FRAME_BYE] = "BYE",
         [FRAME_REVOKE] = "REVOKE", [FRAME_PATH] = "PATH",     [FRAME_RECEIPT] = "RECEIPT", [FRAME_LOST] = "LOST",
+        [FRAME_LENT] = "LENT",
     };
     return type > 0 && type < FRAME_TYPE_END ? names[type] : "?";
 }
@@ -66,7 +67,8 @@ static bool lengths_fit(const frame_t *frame, uint64_t eager_limit, uint64_t seg
         return frame->length <= segment_limit && frame->length <= frame->total &&
                frame->offset <= frame->total - frame->length && (frame->length > 0 || frame->total == 0);
     case FRAME_GRANT: return frame->length == frame->total && (frame->direct || frame->offset == 0);
-    case FRAME_ASK: return frame->length == 0 && frame->offset == 0;
+    case FRAME_ASK: return frame->direct ? frame->length > 0 && frame->length <= frame->total : frame->length == 0 && frame->offset == 0;
+    case FRAME_LENT: return frame->length > 0 && frame->length <= frame->total && frame->offset <= frame->total - frame->length;
     case FRAME_REFUSE: return frame->length == 0;
     case FRAME_CREDIT: return frame->length > 0 && frame->total == 0 && frame->offset == 0;
     case FRAME_BYE:
@@ -97,8 +99,9 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
     if (header[1] != FRAME_VERSION)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of version %u, this library speaks %u: the peers run different releases",
                          header[1], FRAME_VERSION);
-    uint8_t direct = header[2] == FRAME_GRANT && header[3] <= FRAME_KEYS ? header[3] : 0; /* only then there are address and keys */
-    bool zero = direct > 0 ? ends_in_zeros(header, direct) : bytes_get64(header + 56) == 0;
+    bool loan = header[2] == FRAME_ASK && header[3] == 1; /* told of by `offset` and `length` alone */
+    uint8_t keys = header[2] == FRAME_GRANT && header[3] <= FRAME_KEYS ? header[3] : 0, direct = loan ? 1 : keys;
+    bool zero = keys > 0 ? ends_in_zeros(header, keys) : bytes_get64(header + 56) == 0;
     if (header[2] == 0 || header[2] >= FRAME_TYPE_END || header[3] != direct || !zero)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of unknown type %u", header[2]);
     frame_t parsed = {
@@ -111,7 +114,7 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
         .length = bytes_get64(header + 48),
         .direct = direct,
     };
-    if (direct > 0) read_keys(header, &parsed);
+    if (keys > 0) read_keys(header, &parsed);
     if (parsed.total > FRAME_LENGTH_LIMIT || parsed.offset > FRAME_LENGTH_LIMIT || parsed.length > FRAME_LENGTH_LIMIT ||
         !lengths_fit(&parsed, eager_limit, segment_limit))
         return error_set(QUOIT_ERR_PROTOCOL, "frame %s with impossible lengths: %llu bytes at %llu of %llu (limits: eager %llu, segment %llu)",

@@ -16,7 +16,7 @@ enum { FRAME_HEADER_SIZE = 64, FRAME_MAGIC = 0x51, FRAME_VERSION = 1, FRAME_KEYS
 
 typedef enum frame_type {
     FRAME_EAGER = 1, /* a whole message, unasked: payload follows; uses credit */
-    FRAME_ASK,       /* a send that is large, or has no credit: `total` bytes wait for a grant (a large one may have it already) */
+    FRAME_ASK,       /* a send that is large, or has no credit: `total` bytes wait for a grant (a large one may have it already). `direct`: the first `length` of them are lent at `offset` */
     FRAME_GRANT,     /* a recv is announced: `length` bytes are welcome */
     FRAME_DATA,      /* a segment of a granted message: `offset`, `length`, payload, then one byte: 1 good, 0 cancelled on the way */
     FRAME_REFUSE,    /* answer to EAGER or ASK that does not fit: the receiver has `total` bytes and `what`, the sender `offset` bytes */
@@ -27,6 +27,7 @@ typedef enum frame_type {
     FRAME_PATH,      /* for the transport's direct path: `what`, `grant`, `total`, `offset` are its own (channel.h, direct_ops_t) */
     FRAME_RECEIPT,   /* rails: `total` frames came whole through this pipe since the beginning */
     FRAME_LOST,      /* rails: pipe `offset` is given up; `total` frames came whole through it */
+    FRAME_LENT,      /* as DATA, but the payload does not follow: it is lent at `key.id` (channel.h, lend_ops_t) */
     FRAME_TYPE_END
 } frame_type_t;
 
@@ -34,11 +35,12 @@ typedef struct frame {
     frame_type_t type;
     uint32_t what;   /* operation's hash */
     quoit_key_t key;
-    uint64_t grant;  /* GRANT, DATA: number of the grant, unique per channel and direction */
+    uint64_t grant;  /* GRANT, DATA, LENT: number of the grant, unique per channel and direction */
     uint64_t total;  /* length of the whole message */
-    uint64_t offset; /* DATA: of this segment in the message; direct GRANT: address of the buffer */
-    uint64_t length; /* payload bytes that follow this header (GRANT, CREDIT: see above, nothing follows) */
-    uint8_t direct; /* GRANT: keys of which each opens the buffer to writes from afar, at `offset`: one for each rail; 0: it is closed to them */
+    uint64_t offset; /* DATA, LENT: of this segment in the message; direct GRANT: address of the buffer; direct ASK: place of the loan */
+    uint64_t length; /* payload bytes that follow this header (GRANT, CREDIT, ASK, LENT: see above, nothing follows) */
+    /* GRANT: keys of which each opens the buffer to writes from afar, at `offset`: one for each rail; 0: it is closed to them. ASK: 1 with a loan, see above */
+    uint8_t direct;
     uint32_t remote_key[FRAME_KEYS];
 } frame_t;
 

@@ -24,7 +24,7 @@ static shm_endpoint_t *endpoint_of(quoit_endpoint_t *base) { return (shm_endpoin
 /* ---------------------------------------------------------------- settings */
 
 typedef struct sizes {
-    int64_t arena, mailbox, eager, pool, segment; /* bytes */
+    int64_t arena, mailbox, eager, pool, segment, lent; /* bytes */
     int64_t connect_timeout;                      /* microseconds */
 } sizes_t;
 
@@ -52,6 +52,7 @@ static quoit_status_t read_sizes(const quoit_transport_environment_t *environmen
                                     : QUOIT_OK;
     if (!status) status = read_size(environment, SETTING_ARENA_SIZE, 1 << 20, (int64_t)SHM_ARENA_LIMIT, &sizes->arena);
     if (!status) status = read_size(environment, SETTING_MAILBOX_SIZE, SHM_MAILBOX_MIN, SHM_MAILBOX_MAX, &sizes->mailbox);
+    if (!status) status = read_size(environment, SETTING_MESSAGE_POOL, 0, 256 << 20, &sizes->lent);
     if (!status) status = read_size(environment, SETTING_EAGER_LIMIT, SHM_EAGER_MIN, SHM_EAGER_MAX, &sizes->eager);
     if (!status) status = read_size(environment, SETTING_EAGER_POOL, SHM_POOL_MIN, SHM_POOL_MAX, &sizes->pool);
     if (!status) status = read_size(environment, SETTING_SEGMENT_SIZE, SHM_SEGMENT_MIN, SHM_SEGMENT_MAX, &sizes->segment);
@@ -113,6 +114,7 @@ static void transport_init(shm_transport_t *transport, const quoit_transport_env
     transport->environment = *environment;
     transport->mailbox_capacity = power_of_two((size_t)sizes->mailbox);
     transport->narrow_room = ring_bytes(transport->mailbox_capacity) < SHM_LARGE ? transport->mailbox_capacity : SHM_NARROW_PAGES * (size_t)sysconf(_SC_PAGESIZE) - ring_bytes(0);
+    transport->loans.wanted = (size_t)sizes->lent;
     transport->limits = (shm_limits_t){.eager = (uint32_t)sizes->eager, .pool = (uint32_t)sizes->pool, .segment = (uint32_t)sizes->segment};
     transport->connect_timeout_ms = (int)(sizes->connect_timeout / 1000);
     transport->epoll = transport->timer = transport->listener = transport->pidfd = transport->bell = -1;
@@ -179,6 +181,7 @@ static void transport_close(quoit_transport_t *base)
         if (descriptors[i] >= 0) close(descriptors[i]);
     }
     table_destroy(transport->by_process);
+    shm_loans_close(&transport->loans);
     shm_arena_destroy(transport->arena);
     free(transport);
 }
@@ -406,8 +409,11 @@ static const char *describe(quoit_endpoint_t *base)
 {
     shm_endpoint_t *endpoint = endpoint_of(base);
     if (!endpoint->peer) return "shm, not connected";
-    snprintf(endpoint->description, sizeof endpoint->description, "shm pid %u, last on cpu %u, rings of %zu and %zu bytes", endpoint->peer->pid,
-             __atomic_load_n(&endpoint->peer->cpu, __ATOMIC_RELAXED), endpoint->pipe.out_capacity, endpoint->pipe.in_capacity);
+    uint64_t borrowed = 0, pieces = 0;
+    if (endpoint->channel) channel_count_loans(endpoint->channel, &borrowed, &pieces);
+    snprintf(endpoint->description, sizeof endpoint->description, "shm pid %u, last on cpu %u, rings of %zu and %zu bytes, %llu pieces lent, %llu bytes borrowed",
+             endpoint->peer->pid, __atomic_load_n(&endpoint->peer->cpu, __ATOMIC_RELAXED), endpoint->pipe.out_capacity, endpoint->pipe.in_capacity,
+             (unsigned long long)pieces, (unsigned long long)borrowed);
     return endpoint->description;
 }
 

@@ -10,7 +10,7 @@
  *
  * Files: shm.c (calls, open, close), shm_progress.c (polling, sleeping, events), shm_link.c (control sockets), shm_exchange.c (info
  * and descriptors), shm_endpoint.c (life of an endpoint), shm_arena.c and shm_memory.c (memory), shm_info.c (bytes from peers),
- * shm_wait.c (asleep and doorbell).
+ * shm_wait.c (asleep and doorbell), shm_loans.c (memory that carries the larger messages).
  */
 #ifndef QUOIT_SHM_H
 #define QUOIT_SHM_H
@@ -24,6 +24,7 @@
 #include "transport/shm/shm_arena.h"
 #include "transport/shm/shm_header.h"
 #include "transport/shm/shm_info.h"
+#include "transport/shm/shm_loans.h"
 
 #include <sys/types.h>
 
@@ -34,6 +35,7 @@ enum {
     SHM_MAX_STRANGERS = 1024,          /* connections at once that have not proved themselves */
     SHM_PROGRESS_BUDGET = 128 << 10,   /* bytes moved by one call of progress */
     SHM_ENDPOINT_BUDGET = 64 << 10,    /* of it, for one endpoint */
+    SHM_FLUSH_TURNS = 2,               /* pieces written at once to an endpoint */
     SHM_DOUBT_MS = 250,                /* between a socket's end and a pidfd's word: the kernel closes sockets first */
     SHM_RETRY_MS = 2,                  /* a step that the kernel put off (full backlog) */
     SHM_PATIENCE_MS = 20,              /* for the connection that the lower process id begins */
@@ -101,6 +103,7 @@ struct shm_endpoint {
     shm_limits_t limits; /* of the channel */
     ring_pipe_t pipe;
     void *mailbox; /* the ring we read from, in our arena */
+    shm_debt_t debt; /* of our pool, what the peer has */
     int slot;      /* index of that mailbox in mail[] and transport->slots; -1: none */
 
     shm_header_t *peer; /* the peer's arena, mapped; NULL before OPEN */
@@ -119,6 +122,8 @@ struct shm_transport {
     shm_limits_t limits;
     size_t mailbox_capacity;
     size_t narrow_room; /* bytes of a mailbox that has not been needed yet */
+    shm_loans_t loans;
+    unsigned open; /* endpoints that stand */
     int connect_timeout_ms;
     bool registered; /* for membarrier */
     bool forked;     /* being closed in a forked child: what is shared with the parent stays as it is */

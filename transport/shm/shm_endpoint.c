@@ -18,6 +18,38 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+static shm_transport_t *transport_of(const shm_endpoint_t *endpoint) { return (shm_transport_t *)endpoint->base.transport; }
+
+/* ---------------------------------------------------------------- loans */
+
+static loan_t lend(void *context, const void *data, size_t length, bool unasked, uint64_t *place)
+{
+    shm_endpoint_t *endpoint = context;
+    shm_transport_t *transport = transport_of(endpoint);
+    if (endpoint->state != SHM_OPEN) return LOAN_NONE;
+    return shm_loans_lend(&transport->loans, transport->arena, &endpoint->debt, transport->open, data, length, unasked, place);
+}
+
+static const void *borrow(void *context, uint64_t place, size_t length)
+{
+    const shm_endpoint_t *endpoint = context;
+    return shm_loans_borrow(endpoint->peer, endpoint->peer_size, place, length);
+}
+
+static void give_back(void *context, uint64_t place) { shm_loans_give_back(((shm_endpoint_t *)context)->peer, place); }
+
+static const lend_ops_t lend_ops = {.piece = SHM_LOAN_SIZE, .lend = lend, .borrow = borrow, .give_back = give_back};
+
+/* All that could be written waits for a loan to come back, and none has. */
+static bool starves(const shm_endpoint_t *endpoint)
+{
+    uint64_t place;
+    if (!channel_starves(endpoint->channel)) return false;
+    return lend((void *)(uintptr_t)endpoint, NULL, 0, false, &place) == LOAN_LATER;
+}
+
+/* ---------------------------------------------------------------- life */
+
 quoit_status_t shm_endpoint_create(shm_transport_t *transport, quoit_process_id_t process, const char *name, shm_endpoint_t **endpoint)
 {
     shm_endpoint_t *made = calloc(1, sizeof *made);
@@ -43,7 +75,7 @@ quoit_status_t shm_endpoint_create(shm_transport_t *transport, quoit_process_id_
 
 quoit_status_t shm_endpoint_make_channel(shm_endpoint_t *endpoint, shm_limits_t peer)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     shm_limits_t limits = shm_limits_least(transport->limits, peer);
     if (endpoint->channel) {
         if (memcmp(&limits, &endpoint->limits, sizeof limits) == 0) return QUOIT_OK;
@@ -52,8 +84,12 @@ quoit_status_t shm_endpoint_make_channel(shm_endpoint_t *endpoint, shm_limits_t 
                          endpoint->name, endpoint->limits.eager, endpoint->limits.pool, endpoint->limits.segment, limits.eager, limits.pool,
                          limits.segment);
     }
-    channel_config_t config = {
-        .ops = &ring_pipe_ops, .eager_limit = limits.eager, .eager_pool = limits.pool, .segment_size = limits.segment};
+    channel_config_t config = {.ops = &ring_pipe_ops,
+                               .eager_limit = limits.eager,
+                               .eager_pool = limits.pool,
+                               .segment_size = limits.segment,
+                               .lend = &lend_ops,
+                               .lend_context = endpoint};
     quoit_status_t status = channel_create(&config, endpoint->name, &endpoint->channel);
     if (!status) endpoint->limits = limits;
     return status;
@@ -65,7 +101,7 @@ quoit_status_t shm_endpoint_make_channel(shm_endpoint_t *endpoint, shm_limits_t 
  */
 quoit_status_t shm_endpoint_make_mailbox(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     size_t room = transport->narrow_room, bytes = ring_bytes(transport->mailbox_capacity);
     int slot = 0;
     if (endpoint->mailbox) return QUOIT_OK;
@@ -86,13 +122,13 @@ quoit_status_t shm_endpoint_make_mailbox(shm_endpoint_t *endpoint)
 /* next_event may have something to tell. */
 static void announce(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     if (!endpoint->leaving && list_is_empty(&endpoint->events)) list_append(&transport->events, &endpoint->events);
 }
 
 static void activate(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     if (list_is_empty(&endpoint->active)) list_append(&transport->active, &endpoint->active);
 }
 
@@ -100,6 +136,7 @@ void shm_endpoint_open(shm_endpoint_t *endpoint)
 {
     void *pipe = &endpoint->pipe;
     endpoint->state = SHM_OPEN;
+    transport_of(endpoint)->open++;
     channel_open(endpoint->channel, endpoint->name, &pipe, 1);
     log_debug("shm", "%s: connected", endpoint->name);
     activate(endpoint); /* its first bytes may have come before it was open */
@@ -117,7 +154,7 @@ void shm_endpoint_ring(shm_endpoint_t *endpoint)
 
 static void drop_watches(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     shm_link_drop(endpoint->link);
     endpoint->link = NULL;
     shm_unwatch(transport, endpoint->pidfd);
@@ -155,9 +192,12 @@ static void check_channel(shm_endpoint_t *endpoint)
 int shm_endpoint_flush(shm_endpoint_t *endpoint)
 {
     if (endpoint->state != SHM_OPEN) return 0;
-    uint64_t start = endpoint->pipe.out_written;
-    int done = channel_write(endpoint->channel, 0, SHM_ENDPOINT_BUDGET);
-    if (endpoint->pipe.out_written != start) {
+    int done = 0;
+    /* Told piece by piece: the peer reads one while the next is written. */
+    for (int turn = 0; turn < SHM_FLUSH_TURNS && (turn == 0 || channel_wants_write(endpoint->channel, 0)); turn++) {
+        uint64_t start = endpoint->pipe.out_written;
+        done += channel_write(endpoint->channel, 0, SHM_LOAN_SIZE);
+        if (endpoint->pipe.out_written == start) break;
         __atomic_store_n(endpoint->peer_mail, 1, __ATOMIC_RELEASE);
         shm_endpoint_ring(endpoint);
     }
@@ -169,7 +209,7 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint)
 /* When the peer has written half of what it may: memory for the rest. False when there is none, which ends the endpoint. */
 static bool widen(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     ring_pipe_t *pipe = &endpoint->pipe;
     if (atomic_load_explicit(&pipe->in->written, memory_order_acquire) < transport->narrow_room / 2) return true;
     quoit_status_t status = shm_arena_back(transport->arena, endpoint->mailbox, ring_bytes(pipe->in_capacity));
@@ -189,16 +229,19 @@ static bool widen(shm_endpoint_t *endpoint)
  */
 static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 {
-    uint64_t start = endpoint->pipe.in_read;
+    uint64_t start = endpoint->pipe.in_read, borrowed, before, pieces;
     *moved = 0;
     if (endpoint->pipe.in_narrow && !widen(endpoint)) return 1;
+    channel_count_loans(endpoint->channel, &before, &pieces);
     int done = channel_read(endpoint->channel, 0, budget);
+    channel_count_loans(endpoint->channel, &borrowed, &pieces);
     *moved = (size_t)(endpoint->pipe.in_read - start);
-    if (*moved > 0 && !endpoint->pipe.in_narrow) {
-        bool asleep = shm_wait_asleep(endpoint->peer, endpoint->fence);
+    if (*moved > 0 && shm_wait_asleep(endpoint->peer, endpoint->fence)) {
         uint64_t written = atomic_load_explicit(&endpoint->pipe.in->written, memory_order_relaxed);
-        if (asleep && written - start >= endpoint->pipe.in_capacity) shm_endpoint_ring(endpoint);
+        bool starving = __atomic_load_n(&endpoint->peer->starving, __ATOMIC_RELAXED) != 0;
+        if (starving || written - start >= endpoint->pipe.in_capacity) shm_endpoint_ring(endpoint);
     }
+    *moved += (size_t)(borrowed - before);
     if (done > 0) announce(endpoint);
     return done;
 }
@@ -206,7 +249,7 @@ static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 bool shm_endpoint_has_work(const shm_endpoint_t *endpoint)
 {
     if (endpoint->state != SHM_OPEN) return false;
-    return ring_readable(&endpoint->pipe) || (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe));
+    return ring_readable(&endpoint->pipe) || (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe) && !starves(endpoint));
 }
 
 int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
@@ -215,9 +258,11 @@ int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
     *moved = 0;
     if (endpoint->state == SHM_OPEN && ring_readable(&endpoint->pipe)) done += read_ring(endpoint, budget, moved);
     if (endpoint->state == SHM_OPEN && channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe)) {
-        uint64_t start = endpoint->pipe.out_written;
+        uint64_t before, sent, received; /* loans count, too */
+        channel_count(endpoint->channel, &before, &received);
         done += shm_endpoint_flush(endpoint);
-        *moved += (size_t)(endpoint->pipe.out_written - start);
+        channel_count(endpoint->channel, &sent, &received);
+        *moved += (size_t)(sent - before);
     }
     check_channel(endpoint);
     if (endpoint->state != SHM_OPEN || (!ring_readable(&endpoint->pipe) && !channel_wants_write(endpoint->channel, 0))) {
@@ -228,13 +273,14 @@ int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 
 void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     bool never_stood = endpoint->state == SHM_CONNECTING;
     if (endpoint->state == SHM_ENDED) return;
     if (status == QUOIT_OK) {
         error_set(QUOIT_ERR_CLOSED, "shm: %s closed the connection (it said goodbye)", endpoint->name);
     }
     snprintf(endpoint->text, sizeof endpoint->text, "%s", error_text());
+    if (endpoint->state == SHM_OPEN) transport->open--;
     endpoint->state = SHM_ENDED;
     endpoint->status = status;
     endpoint->doubt = false;
@@ -294,7 +340,7 @@ static bool process_has_ended(const shm_endpoint_t *endpoint)
 
 void shm_endpoint_socket_ended(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     if (endpoint->state == SHM_OPEN) drain(endpoint);
     endpoint->gone = true;
     if (endpoint->link) shm_unwatch(transport, endpoint->link->fd); /* closed when we write no more: the peer may wait for that */
@@ -333,7 +379,7 @@ void shm_endpoint_check_deadline(shm_endpoint_t *endpoint, uint64_t now)
 
 void shm_endpoint_leave(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     endpoint->leaving = true;
     list_remove(&endpoint->events);
     transport->pending = transport->due = true;
@@ -353,13 +399,14 @@ bool shm_endpoint_is_over(const shm_endpoint_t *endpoint)
 
 void shm_endpoint_free(shm_endpoint_t *endpoint)
 {
-    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    shm_transport_t *transport = transport_of(endpoint);
     drop_watches(endpoint);
     list_remove(&endpoint->node);
     list_remove(&endpoint->active);
     list_remove(&endpoint->events);
     if (transport->told == endpoint) transport->told = NULL;
     channel_destroy(endpoint->channel);
+    shm_loans_forget(&transport->loans, &endpoint->debt);
     if (endpoint->doorbell >= 0) close(endpoint->doorbell);
     if (endpoint->peer) munmap(endpoint->peer, endpoint->peer_size);
     if (endpoint->slot >= 0) transport->slots[endpoint->slot] = NULL;

@@ -18,7 +18,7 @@
 #define SHM_ALIGNED __attribute__((aligned(64)))
 
 enum {
-    SHM_HEADER_VERSION = 1,
+    SHM_HEADER_VERSION = 2,
     SHM_HEADER_SIZE = 4096,
     SHM_MAX_PEERS = 1024, /* peers of one engine on its host; a multiple of 8 */
     SHM_FLAG_FENCE = 1    /* the owner has no membarrier: who rings must fence between its store and its look at `asleep` */
@@ -29,6 +29,7 @@ typedef struct shm_header {
     quoit_process_id_t process;
     uint32_t version, flags, pid;
     SHM_ALIGNED uint32_t asleep;             /* 1: ring the doorbell after a store that the owner waits for */
+    uint32_t starving;                       /* 1: and after a loan was given back */
     SHM_ALIGNED uint32_t cpu;                /* where the owner ran lately */
     SHM_ALIGNED uint8_t mail[SHM_MAX_PEERS]; /* 1: look into the ring of that slot */
 } shm_header_t;

@@ -275,6 +275,12 @@ static bool has_work(const shm_transport_t *transport)
 quoit_status_t shm_arm(quoit_transport_t *base)
 {
     shm_transport_t *transport = (shm_transport_t *)base;
+    bool starving = false;
+    for (const list_t *node = transport->active.next; node != &transport->active; node = node->next) {
+        const shm_endpoint_t *endpoint = container_of(node, shm_endpoint_t, active);
+        starving = starving || channel_starves(endpoint->channel);
+    }
+    __atomic_store_n(&transport->header->starving, starving, __ATOMIC_RELAXED); /* ordered by what follows */
     bool safe = shm_wait_arm(transport->header, transport->registered);
     if (!safe || has_work(transport)) {
         shm_wait_disarm(transport->header);

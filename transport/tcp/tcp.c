@@ -18,7 +18,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { EVENTS_AT_ONCE = 16, LEAST_BUDGET = 16 * 1024 };
+enum { EVENTS_AT_ONCE = 16, LEAST_BUDGET = 16 * 1024, QUIET_CALLS = 32 /* without a connection the kernel is asked every so often only */ };
 
 /* ---------------------------------------------------------------- time */
 
@@ -247,6 +247,9 @@ static int tcp_progress(quoit_transport_t *base)
     struct epoll_event events[EVENTS_AT_ONCE];
     int done = list_is_empty(&transport->dirty) ? 0 : flush_dirty(transport);
     if (!list_is_empty(&transport->buffered)) done += tcp_read_buffered(transport);
+    bool quiet = list_is_empty(&transport->endpoints) && list_is_empty(&transport->strangers) && !transport->due;
+    if (quiet && ++transport->quiet_calls % QUIET_CALLS != 0) return done;
+    transport->due = false;
     int count = epoll_wait(transport->epoll, events, EVENTS_AT_ONCE, 0);
     if (count <= 0) return done;
     size_t budget = (size_t)TCP_BUDGET / (size_t)count;
@@ -271,10 +274,11 @@ static quoit_status_t tcp_arm(quoit_transport_t *base)
 {
     tcp_transport_t *transport = (tcp_transport_t *)base;
     bool still = list_is_empty(&transport->dirty) && list_is_empty(&transport->eventful) && list_is_empty(&transport->buffered);
+    transport->due = true; /* the last look before the sleep, and the first after it, are real ones */
     return still ? QUOIT_OK : QUOIT_ERR_AGAIN;
 }
 
-static void tcp_disarm(quoit_transport_t *transport) { (void)transport; }
+static void tcp_disarm(quoit_transport_t *transport) { ((tcp_transport_t *)transport)->due = true; }
 
 /* ---------------------------------------------------------------- the table */
 
