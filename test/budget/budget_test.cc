@@ -34,8 +34,8 @@ const Budget budgets[] = {
     {"tcp", "8 bytes", 2900},
     {"tcp", "262144 bytes", 12400},
 #ifdef FAKE_VERBS
-    {"verbs", "8 bytes", 3150},
-    {"verbs", "262144 bytes", 7800},
+    {"verbs", "8 bytes", 3300},
+    {"verbs", "262144 bytes", 8500},
 #endif
 #ifdef HAVE_UCX
     {"ucx", "8 bytes", 3050},

@@ -28,12 +28,13 @@ static void prove(const uint8_t *bytes, size_t length)
     free(bits);
 }
 
-/* Ranks that both have tcp, and before it, where `i` is not a multiple of 3, a transport that may be missing. */
-static void fill(job_record_t records[RANKS])
+/* Two ranks a host. All have tcp, and before it, where `i` is not a multiple of 3, a transport that may be missing. */
+static void fill(job_record_t records[RANKS], int host[RANKS])
 {
     memset(records, 0, RANKS * sizeof *records);
     for (int i = 0; i < RANKS; i++) {
         job_record_t *record = &records[i];
+        host[i] = i / 2;
         if (i % 3 > 0) {
             record->address[record->addresses].optional = true;
             snprintf(record->address[record->addresses++].transport, sizeof record->address[0].transport, "verbs");
@@ -45,8 +46,9 @@ static void fill(job_record_t records[RANKS])
 static void ban(fuzz_input_t *input)
 {
     job_record_t records[RANKS];
-    job_t job = {.size = RANKS, .record = records};
-    fill(records);
+    int host[RANKS];
+    job_t job = {.size = RANKS, .record = records, .host = host};
+    fill(records, host);
     for (int list = 0; list < 3 && fuzz_left(input) > 0; list++) { /* of several ranks, into one */
         int by = fuzz_byte(input) % (RANKS + 1) - 1, before = job.bans;
         size_t length;

@@ -193,7 +193,18 @@ static quoit_status_t transport_listen(quoit_transport_t *base, void *address, s
     return shm_listener_open(of(base), address, length);
 }
 
-static void distrust(quoit_transport_t *base, uint64_t job) { secrets_remove(of(base)->jobs, job); }
+/* Connections that wait for the peer's to come are begun while there is a secret to prove: they may have a last word to carry. */
+static void distrust(quoit_transport_t *base, uint64_t job)
+{
+    shm_transport_t *transport = of(base);
+    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next) {
+        shm_endpoint_t *endpoint = container_of(node, shm_endpoint_t, node);
+        if (endpoint->state != SHM_CONNECTING || endpoint->dial_at == CLOCK_NEVER || endpoint->job != job) continue;
+        endpoint->dial_at = CLOCK_NEVER;
+        if (!endpoint->link) shm_link_dial(endpoint);
+    }
+    secrets_remove(transport->jobs, job);
+}
 
 static quoit_status_t trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length)
 {
