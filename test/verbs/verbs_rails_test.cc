@@ -240,7 +240,7 @@ TEST_F(Rails, TheLastOneTakesTheConnectionWithIt)
         fake().harm(0, what, 0);
         fake().harm(1, what, 30);
         bool well = true;
-        EXPECT_EQ(exchange(pair, 1, &well), "");
+        for (uint64_t comm = 1; comm < 50 && well; comm++) ASSERT_EQ(exchange(pair, comm, &well), ""); /* what goes over which is not the same each time */
         EXPECT_FALSE(well);
         for (auto &one : pair.side) {
             EXPECT_TRUE(one.closed.find("rank 0 (here)") != std::string::npos || one.closed.find("rank 1 (there)") != std::string::npos) << one.closed;
