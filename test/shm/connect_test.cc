@@ -3,6 +3,7 @@
 #include "shm_harness.h"
 #include "test/support/bytes.h"
 
+#include <atomic>
 #include <thread>
 
 using namespace shm_test;
@@ -109,6 +110,29 @@ TEST(ShmConnect, TieOfThreads)
         first.join();
         second.join();
         if (HasFailure()) FAIL() << "round " << round;
+    }
+}
+
+// A mailbox is narrow at first. Its reader makes it wide, also when the writer fills it while the reader is about to look how full it is.
+TEST(ShmConnect, AFullNarrowMailboxIsWidened)
+{
+    enum { MESSAGES = 400 };
+    for (int round = 0; round < 60; round++) {
+        Pair pair;
+        ASSERT_NO_FATAL_FAILURE(pair.join());
+        std::atomic<bool> came{false};
+        std::thread writer([&] {
+            const std::string text(96, 'x');
+            for (int i = 0; i < MESSAGES; i++) {
+                ASSERT_EQ(pair.a.ops.notify(pair.ab, text.data(), text.size()), QUOIT_OK) << error_text();
+                pair.a.pump();
+            }
+            ASSERT_TRUE(pair.a.until([&] { return came.load(); }));
+        });
+        EXPECT_TRUE(pair.b.until([&] { return pair.b.events.size() == MESSAGES; }, 5000)) << "round " << round << ": " << pair.b.events.size() << " notices came";
+        came = true;
+        writer.join();
+        if (HasFailure()) return;
     }
 }
 

@@ -270,6 +270,30 @@ TEST_P(Pairs, LastWordsArriveThoughTheJobIsNotTrustedAnyMore)
     });
 }
 
+/* The same while the other side calls, too, so that one of the two calls has to give way: whoever it is that leaves. */
+TEST_P(Pairs, LastWordsArriveThoughBothCall)
+{
+    for (int leaver = 0; leaver < 2; leaver++) {
+        run_case(GetParam(), [leaver](Peer &peer) {
+            prepare(peer, "the secret");
+            peer.sync(false);
+            if (peer.index == leaver) {
+                quoit_endpoint_t *endpoint = peer.connect();
+                require_ok(peer.ops->notify(endpoint, "aborted", 7), "notify");
+                peer.ops->disconnect(endpoint);
+                peer.ops->distrust(peer.transport, 77);
+                peer.wait("idle", [&] { return peer.ops->idle(peer.transport); });
+            } else {
+                quoit_endpoint_t *endpoint = peer.connect();
+                peer.wait("the last word", [&] { return peer.find_event(QUOIT_EVENT_NOTICE); });
+                require(peer.find_event(QUOIT_EVENT_NOTICE)->data == "aborted", "the notice");
+                peer.ops->disconnect(endpoint);
+            }
+            peer.sync();
+        });
+    }
+}
+
 TEST_P(Pairs, BothDisconnectAndConnectAnew)
 {
     run_case(GetParam(), [](Peer &peer) {

@@ -193,18 +193,7 @@ static quoit_status_t transport_listen(quoit_transport_t *base, void *address, s
     return shm_listener_open(of(base), address, length);
 }
 
-/* Connections that wait for the peer's to come are begun while there is a secret to prove: they may have a last word to carry. */
-static void distrust(quoit_transport_t *base, uint64_t job)
-{
-    shm_transport_t *transport = of(base);
-    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next) {
-        shm_endpoint_t *endpoint = container_of(node, shm_endpoint_t, node);
-        if (endpoint->state != SHM_CONNECTING || endpoint->dial_at == CLOCK_NEVER || endpoint->job != job) continue;
-        endpoint->dial_at = CLOCK_NEVER;
-        if (!endpoint->link) shm_link_dial(endpoint);
-    }
-    secrets_remove(transport->jobs, job);
-}
+static void distrust(quoit_transport_t *base, uint64_t job) { secrets_remove(of(base)->jobs, job); }
 
 static quoit_status_t trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length)
 {
@@ -260,7 +249,10 @@ static bool is_coming(const shm_transport_t *transport, quoit_process_id_t peer)
 
 static void start(shm_transport_t *transport, shm_endpoint_t *endpoint, const quoit_peer_t *peer)
 {
+    const void *secret;
     endpoint->job = peer->job;
+    if (secrets_find(transport->jobs, peer->job, &secret, &endpoint->secret_length) && endpoint->secret_length > 0)
+        memcpy(endpoint->secret, secret, endpoint->secret_length); /* check_peer has found it */
     if (shm_is_lower(transport->environment.self, peer->process) && !is_coming(transport, peer->process)) shm_link_dial(endpoint);
     else endpoint->dial_at = clock_deadline(SHM_PATIENCE_MS);
 }

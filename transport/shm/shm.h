@@ -95,7 +95,9 @@ struct shm_endpoint {
     char description[SHM_PEER_NAME_CAPACITY];
     uint64_t deadline; /* CONNECTING: of the connection; OPEN with doubt: until then the pidfd may speak */
     uint64_t dial_at;  /* CONNECTING without a link: when this side begins one; CLOCK_NEVER: it does not */
-    uint64_t job;      /* whose secret the connection proves */
+    uint64_t job;      /* whose secret the connection proves: it may be distrusted while there is still a last word to carry */
+    uint8_t secret[HANDSHAKE_SECRET_CAPACITY]; /* wiped when the connection stands */
+    size_t secret_length;                      /* 0 when this side has asked for no connection yet */
     bool doubt;        /* the socket ended without goodbye and the process still seems to live */
 
     shm_link_t *link; /* NULL: waiting for the peer's, or ended */
@@ -150,7 +152,7 @@ struct shm_transport {
 /* shm_link.c */
 quoit_status_t shm_listener_open(shm_transport_t *transport, void *address, size_t *length);
 void shm_listener_accept(shm_transport_t *transport);
-/** Begin a connection for the endpoint, under the secret of its job; errors end the endpoint. */
+/** Begin a connection for the endpoint, under its secret; errors end the endpoint. */
 void shm_link_dial(shm_endpoint_t *endpoint);
 /** Move as far as it goes without waiting. */
 void shm_link_step(shm_link_t *link);

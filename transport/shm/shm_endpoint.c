@@ -136,6 +136,7 @@ void shm_endpoint_open(shm_endpoint_t *endpoint)
 {
     void *pipe = &endpoint->pipe;
     endpoint->state = SHM_OPEN;
+    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
     transport_of(endpoint)->open++;
     channel_open(endpoint->channel, endpoint->name, &pipe, 1);
     log_debug("shm", "%s: connected", endpoint->name);
@@ -206,20 +207,22 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint)
     return done;
 }
 
-/* When the peer has written half of what it may: memory for the rest. False when there is none, which ends the endpoint. */
-static bool widen(shm_endpoint_t *endpoint)
+/*
+ * When half of what the peer may write has been read: memory for the rest. What was read counts, not what was seen written before: a peer that
+ * has filled its room meanwhile marks nothing any more, and nobody would look here again.
+ */
+static void widen(shm_endpoint_t *endpoint)
 {
     shm_transport_t *transport = transport_of(endpoint);
     ring_pipe_t *pipe = &endpoint->pipe;
-    if (atomic_load_explicit(&pipe->in->written, memory_order_acquire) < transport->narrow_room / 2) return true;
+    if (endpoint->state != SHM_OPEN || pipe->in_read < transport->narrow_room / 2) return;
     quoit_status_t status = shm_arena_back(transport->arena, endpoint->mailbox, ring_bytes(pipe->in_capacity));
     if (status) {
         shm_endpoint_end(endpoint, error_prefix(status, "mailbox for %s", endpoint->name));
-        return false;
+        return;
     }
     ring_widen(pipe);
     shm_endpoint_ring(endpoint); /* it may sleep on what was full */
-    return true;
 }
 
 /*
@@ -230,8 +233,6 @@ static bool widen(shm_endpoint_t *endpoint)
 static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 {
     uint64_t start = endpoint->pipe.in_read, borrowed, before, pieces;
-    *moved = 0;
-    if (endpoint->pipe.in_narrow && !widen(endpoint)) return 1;
     channel_count_loans(endpoint->channel, &before, &pieces);
     int done = channel_read(endpoint->channel, 0, budget);
     channel_count_loans(endpoint->channel, &borrowed, &pieces);
@@ -242,6 +243,7 @@ static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
         if (starving || written - start >= endpoint->pipe.in_capacity) shm_endpoint_ring(endpoint);
     }
     *moved += (size_t)(borrowed - before);
+    if (endpoint->pipe.in_narrow) widen(endpoint);
     if (done > 0) announce(endpoint);
     return done;
 }
@@ -407,6 +409,7 @@ void shm_endpoint_free(shm_endpoint_t *endpoint)
     if (transport->told == endpoint) transport->told = NULL;
     channel_destroy(endpoint->channel);
     shm_loans_forget(&transport->loans, &endpoint->debt);
+    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
     if (endpoint->doorbell >= 0) close(endpoint->doorbell);
     if (endpoint->peer) munmap(endpoint->peer, endpoint->peer_size);
     if (endpoint->slot >= 0) transport->slots[endpoint->slot] = NULL;

@@ -186,15 +186,10 @@ void shm_link_dial(shm_endpoint_t *endpoint)
         shm_endpoint_end(endpoint, error_set(QUOIT_ERR_NO_MEMORY, "shm: out of memory connecting to %s", endpoint->name));
         return;
     }
-    const void *secret;
-    size_t length;
-    quoit_status_t status = QUOIT_OK;
     link->endpoint = endpoint;
     endpoint->link = link;
-    if (secrets_find(transport->jobs, endpoint->job, &secret, &length))
-        status = handshake_connect(&link->handshake, endpoint->job, transport->environment.self, endpoint->base.peer, 1, 0, secret, length);
-    else
-        status = error_set(QUOIT_ERR_CLOSED, "shm: the job of %s has ended before it was connected", endpoint->name);
+    quoit_status_t status = handshake_connect(&link->handshake, endpoint->job, transport->environment.self, endpoint->base.peer, 1, 0, endpoint->secret,
+                                              endpoint->secret_length);
     if (status) shm_endpoint_end(endpoint, status);
 }
 
@@ -298,12 +293,19 @@ static void handshake_failed(shm_link_t *link)
 static void offer_secret(shm_link_t *link)
 {
     shm_transport_t *transport = link->transport;
+    const shm_endpoint_t *endpoint = table_get(transport->by_process, shm_key(link->handshake.peer));
     const void *secret;
     size_t length;
-    if (secrets_find(transport->jobs, link->handshake.job, &secret, &length)) {
+    bool found = secrets_find(transport->jobs, link->handshake.job, &secret, &length);
+    if (!found && endpoint && endpoint->state == SHM_CONNECTING && endpoint->secret_length > 0 && endpoint->job == link->handshake.job) {
+        found = true; /* something for this peer is still on its way, and of two connections the peer's may be the one that stays */
+        secret = endpoint->secret;
+        length = endpoint->secret_length;
+    }
+    if (found) {
         quoit_status_t status = handshake_secret(&link->handshake, secret, length);
         if (status) shm_link_fail(link, status);
-    } else if (secrets_is_over(transport->jobs, link->handshake.job) && !table_get(transport->by_process, shm_key(link->handshake.peer))) {
+    } else if (secrets_is_over(transport->jobs, link->handshake.job) && !endpoint) {
         handshake_refuse(&link->handshake, HANDSHAKE_REASON_OVER);
     } /* else until trust() brings it, or the deadline ends it */
 }

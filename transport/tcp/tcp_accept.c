@@ -338,12 +338,15 @@ static void proved_step(tcp_socket_t *stranger)
 static bool give_secret(tcp_socket_t *stranger)
 {
     tcp_transport_t *transport = stranger->transport;
+    const tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, stranger->handshake->peer);
     const void *secret;
     size_t length;
     if (secrets_find(transport->jobs, stranger->handshake->job, &secret, &length))
         return handshake_secret(stranger->handshake, secret, length) == QUOIT_OK;
-    /* Unless something for this peer is still on its way: it calls the peer itself then. */
-    if (secrets_is_over(transport->jobs, stranger->handshake->job) && tcp_endpoint_find(transport, stranger->handshake->peer) == NULL) {
+    /* Something for this peer is still on its way, and of two that call each other the peer's call may be the one that stays. */
+    if (endpoint && endpoint->life == TCP_COMING && endpoint->secret_length > 0 && endpoint->job == stranger->handshake->job)
+        return handshake_secret(stranger->handshake, endpoint->secret, endpoint->secret_length) == QUOIT_OK;
+    if (secrets_is_over(transport->jobs, stranger->handshake->job) && endpoint == NULL) {
         handshake_refuse(stranger->handshake, HANDSHAKE_REASON_OVER);
         return true;
     }
