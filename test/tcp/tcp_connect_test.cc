@@ -386,3 +386,18 @@ TEST(TcpConnect, WhatWasSentArrivesThoughTheJobIsNotTrustedAnyMore)
     EXPECT_EQ("aborted", b.notices()[0]);
     EXPECT_EQ(QUOIT_OK, b.closed()->status) << b.closed()->text;
 }
+
+/* The same while the peer calls, too, so that one of the two calls gives way: whichever that is. */
+TEST(TcpConnect, WhatWasSentArrivesThoughTheJobIsNotTrustedAnyMoreAndBothCall)
+{
+    for (uint64_t leaver : {1, 2}) {
+        Node a(3 - leaver), b(leaver);
+        a.trust(), b.trust();
+        quoit_endpoint_t *ab = a.connect(b), *ba = b.connect(a);
+        ASSERT_EQ(QUOIT_OK, transport_tcp.notify(ba, "aborted", 7)) << error_text();
+        transport_tcp.disconnect(ba);
+        transport_tcp.distrust(b.transport, JOB);
+        EXPECT_TRUE(run({&a, &b}, [&] { return a.notices().size() == 1; }, 3000)) << "process " << leaver << " leaves: " << transport_tcp.describe(ab);
+        transport_tcp.disconnect(ab);
+    }
+}
