@@ -171,7 +171,7 @@ struct tcp_transport {
     table_t *peers; /* process -> endpoint that is or comes */
     secrets_t *jobs;
     list_t endpoints, strangers, dirty, eventful, graveyard;
-    unsigned quiet_calls; /* of progress, while there is nobody */
+    uint64_t looked; /* when progress asked the kernel last, while there is nobody */
     bool due;             /* the next call of progress asks the kernel in any case */
     unsigned rails_left; /* a bit for each of the own interfaces of which a loss was told */
     list_t buffered; /* pipes with TLS that may hold what epoll does not see */
