@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from quoit._C import Options, ProcessGroupQuoit
@@ -17,7 +18,7 @@ from quoit._C import Options, ProcessGroupQuoit
 _FORMATS = ("bf16", "fp16", "int8")
 
 
-def _exchange(state: "CompressHook", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _exchange(state: "CompressHook", bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The function that DistributedDataParallel calls for each bucket."""
     return state.exchange(bucket)
 
@@ -55,7 +56,7 @@ class CompressHook:
         assert isinstance(backend, ProcessGroupQuoit)
         return backend
 
-    def _residual(self, bucket: dist.GradBucket) -> torch.Tensor:
+    def _residual(self, bucket: GradBucket) -> torch.Tensor:
         """What the bucket's gradients are owed, in its order. DistributedDataParallel makes its buckets anew in the second step: what
         each gradient is owed goes along to its new bucket."""
         names = tuple(self._names[id(parameter)] for parameter in bucket.parameters())
@@ -74,7 +75,7 @@ class CompressHook:
         self._buckets[bucket.index()] = (names, flat)
         return flat
 
-    def exchange(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def exchange(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Average a bucket over all ranks, with what it is owed."""
         buffer = bucket.buffer().div_(self.group.size())
         if self.feedback and buffer.dtype == torch.float32:

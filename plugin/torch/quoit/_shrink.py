@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import distributed_c10d as c10d
 
 from quoit._C import ProcessGroupQuoit
@@ -19,17 +20,21 @@ from quoit._C import ProcessGroupQuoit
 
 def _only_backend(group: dist.ProcessGroup) -> ProcessGroupQuoit:
     """The one backend of all devices of the group."""
+    found: Optional[ProcessGroupQuoit] = None
     for device in group._device_types:
-        backend = group._get_backend(device)
+        backend: Any = group._get_backend(device)
         while hasattr(backend, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it
             backend = backend.wrapped_pg
         if not isinstance(backend, ProcessGroupQuoit):
             raise ValueError(f"quoit.shrink: not all devices of this group use quoit: {dist.get_backend_config(group)}")
-    return backend
+        found = backend
+    if found is None:
+        raise ValueError("quoit.shrink: this group has no backend")
+    return found
 
 
-def _register(group: dist.ProcessGroup, name: str, kind: str, config: str, store: Any, ranks: dict[int, int]) -> None:
-    """Make the group known to torch.distributed, as new_group does."""
+def _register(group: dist.ProcessGroup, name: Any, kind: str, config: str, store: Any, ranks: dict[int, int]) -> None:
+    """Make the group known to torch.distributed, as new_group does. ``name`` is what releases of PyTorch call str or GroupName."""
     world = c10d._world
     tag = f"ptd:{name}"
     world.pg_map[group] = (kind, store)
@@ -39,7 +44,7 @@ def _register(group: dist.ProcessGroup, name: str, kind: str, config: str, store
     world.tags_to_pg.setdefault("", []).append(group)
     world.tags_to_pg.setdefault(tag, []).append(group)
     world.pg_to_tag[group] = tag
-    c10d._register_process_group(name, group)
+    _register_process_group(name, group)
 
 
 def shrink(
