@@ -346,10 +346,17 @@ quoit_status_t window_input(window_t *window, int index, uint64_t ticket, const 
 
 void window_retract(window_t *window, uint64_t base)
 {
+    atomic_store_explicit(&window->section->retracted, 1, memory_order_relaxed); /* seen by who sees the signals go */
     for (int stage = 0; stage < PLAN_STAGES; stage++) {
         _Atomic uint64_t *ticket = &window->section->line.stage[stage];
         if (atomic_load_explicit(ticket, memory_order_relaxed) > base) atomic_store_explicit(ticket, base, memory_order_release);
     }
+}
+
+bool window_has_retracted(const window_t *window, int member)
+{
+    const window_section_t *section = window->member[member].section;
+    return section && atomic_load_explicit(&section->retracted, memory_order_relaxed);
 }
 
 void window_withdraw(window_t *window)

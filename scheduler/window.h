@@ -45,6 +45,7 @@ typedef struct window_section {
     window_line_t line;
     _Alignas(64) _Atomic uint64_t lease;
     _Atomic uint64_t left;
+    _Atomic uint64_t retracted; /* 1: the operation in `current` has failed here, and its signals are taken back */
     /* The newest operations, at their sequence mod WINDOW_HISTORY: a member may be ahead of others, but not by that much. */
     _Alignas(64) _Atomic uint64_t recent[WINDOW_HISTORY]; /* as `current` */
     _Alignas(64) operation_description_t description[WINDOW_HISTORY];
@@ -136,6 +137,8 @@ quoit_status_t window_input(window_t *window, int member, uint64_t ticket, const
  * later would find all that it needs, and end it well, where the others have an error.
  */
 void window_retract(window_t *window, uint64_t base);
+/** Has this member done so? Then its signals do not tell whether it came. */
+bool window_has_retracted(const window_t *window, int member);
 /** The own operation has failed, and its input may be written by its owner at once. */
 void window_withdraw(window_t *window);
 /** After reading inputs of that operation where they lie: was one of them withdrawn, so that what was read may be anything? */

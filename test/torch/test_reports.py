@@ -7,6 +7,7 @@ Each says what was done, and what the other backends make of it.
 import datetime
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,23 @@ def worker_late(rank, size):
 
 def test_late():
     run(3, worker_late)
+
+
+def worker_names_nobody_else(rank, size):
+    """Who has come is not named as missing, also not when its own wait has just ended and its signals are taken back."""
+    for round_ in range(6):
+        group = dist.new_group(timeout=seconds(0.25))
+        dist.barrier(group)
+        if rank == 2:
+            time.sleep(0.4)
+            continue
+        text = message_of(lambda group=group: dist.all_reduce(torch.ones(10), group=group), dist.DistBackendError)
+        assert "rank 2" in text and f"waiting for rank {1 - rank}" not in text, f"round {round_}: {text}"
+        time.sleep(0.1)
+
+
+def test_names_nobody_else():
+    run(3, worker_names_nobody_else)
 
 
 def worker_send_to_each_other(rank, size):
