@@ -29,6 +29,7 @@
 #include "scheduler/bootstrap.h"
 #include "scheduler/roster.h"
 #include "scheduler/window.h"
+#include "transport/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -181,7 +182,7 @@ static quoit_status_t check_processes(const job_t *job)
     const job_record_t *own = &job->record[job->rank];
     for (int rank = 0; rank < job->size; rank++) {
         const job_record_t *other = &job->record[rank];
-        if (rank == job->rank || other->process.high != own->process.high || other->process.low != own->process.low) continue;
+        if (rank == job->rank || !process_same(other->process, own->process)) continue;
         return error_set(QUOIT_ERR_UNSUPPORTED, "ranks %d and %d are threads of one process (%s, pid %d); each rank needs a process of its own",
                          rank < job->rank ? rank : job->rank, rank < job->rank ? job->rank : rank, own->host, own->pid);
     }

@@ -9,6 +9,7 @@
 #include "scheduler/job_internal.h"
 #include "scheduler/notice.h"
 #include "scheduler/shrink.h"
+#include "transport/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,7 +129,7 @@ static void handle(quoit_comm_t *comm, const notice_header_t *header, quoit_proc
         return;
     }
     peer_t *peer = comm->job->peer[comm->job_rank[header->source]];
-    if (peer->process.high != from.high || peer->process.low != from.low) {
+    if (!process_same(peer->process, from)) {
         log_warn("control", "a notice for %s claims to come from %s, but another process sent it", comm->name, peer->name);
         return;
     }

@@ -13,6 +13,7 @@
 #include "scheduler/trace.h"
 #include "scheduler/window.h"
 #include "scheduler/window_pool.h"
+#include "transport/process.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -365,13 +366,11 @@ bool engine_start_progress(engine_t *engine)
 
 /* ------------------------------------------------------------------ peers */
 
-static table_key_t peer_key(quoit_process_id_t process) { return (table_key_t){process.high, process.low}; }
-
 quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const char *name, peer_t **result)
 {
-    peer_t *peer = table_get(engine->peers, peer_key(process));
+    peer_t *peer = table_get(engine->peers, process_key(process));
     if (peer && (peer->left || peer->status != QUOIT_OK)) { /* it is back: what still holds the old peer goes on without it */
-        table_take(engine->peers, peer_key(process));
+        table_take(engine->peers, process_key(process));
         peer = NULL;
     }
     if (!peer) {
@@ -379,7 +378,7 @@ quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const c
         if (!peer) return error_set(QUOIT_ERR_NO_MEMORY, "engine: a peer of %zu bytes", sizeof *peer);
         peer->process = process;
         peer->engine = engine;
-        quoit_status_t status = table_put(engine->peers, peer_key(process), peer);
+        quoit_status_t status = table_put(engine->peers, process_key(process), peer);
         if (status != QUOIT_OK) {
             free(peer);
             return status;
@@ -394,7 +393,7 @@ quoit_status_t engine_peer(engine_t *engine, quoit_process_id_t process, const c
 void engine_peer_release(peer_t *peer)
 {
     if (!peer || --peer->users > 0) return;
-    if (table_get(peer->engine->peers, peer_key(peer->process)) == peer) table_take(peer->engine->peers, peer_key(peer->process));
+    if (table_get(peer->engine->peers, process_key(peer->process)) == peer) table_take(peer->engine->peers, process_key(peer->process));
     /* The endpoint of a MAP transport may be both; it was connected once for each. */
     if (peer->message) peer->message->transport->ops->disconnect(peer->message);
     if (peer->map) peer->map->transport->ops->disconnect(peer->map);
@@ -425,7 +424,7 @@ void engine_event(engine_t *engine, const quoit_event_t *event)
         control_receive(engine, event);
         return;
     }
-    peer_t *peer = table_get(engine->peers, peer_key(event->peer));
+    peer_t *peer = table_get(engine->peers, process_key(event->peer));
     if (!peer) return; /* a process that no communicator here knows */
     /* An attempt to find a host mate that found none is no loss, nor is a connection that we never asked for. */
     bool memory = event->endpoint == peer->map && peer->proven;

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "scheduler/comm.h"
 #include "scheduler/notice.h"
+#include "transport/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,9 +247,7 @@ void inquire_stranger(engine_t *engine, const quoit_event_t *event)
         quoit_comm_t *comm = value;
         if (comm->family != call.family || comm->id == header.comm || has_failed(comm)) continue;
         int source = 0;
-        while (source < comm->size && (comm->job->peer[comm->job_rank[source]]->process.high != event->peer.high ||
-                                       comm->job->peer[comm->job_rank[source]]->process.low != event->peer.low))
-            source++;
+        while (source < comm->size && !process_same(comm->job->peer[comm->job_rank[source]]->process, event->peer)) source++;
         if (source == comm->size) continue;
         char members[NOTICE_CALL_TEXT], what[128] = "", text[NOTICE_ABORT_TEXT];
         members_text(comm, members);

@@ -52,7 +52,7 @@ TEST(ShmConnect, OneSideBegins)
         Engine a, b;
         a.trust();
         b.trust();
-        bool a_is_lower = a.id.high != b.id.high ? a.id.high < b.id.high : a.id.low < b.id.low;
+        bool a_is_lower = process_is_lower(a.id, b.id);
         Engine &first = a_is_lower == lower_first ? a : b, &second = a_is_lower == lower_first ? b : a;
         quoit_endpoint_t *one, *other;
         int before = count_descriptors();
@@ -73,7 +73,7 @@ TEST(ShmConnect, TieAfterPatience)
         Engine a, b;
         a.trust();
         b.trust();
-        bool a_is_lower = a.id.high != b.id.high ? a.id.high < b.id.high : a.id.low < b.id.low;
+        bool a_is_lower = process_is_lower(a.id, b.id);
         Engine &lower = a_is_lower ? a : b, &higher = a_is_lower ? b : a;
         quoit_endpoint_t *up, *down;
         int before = count_descriptors();

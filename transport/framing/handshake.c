@@ -18,6 +18,7 @@
 #include "transport/framing/handshake.h"
 
 #include "base/hmac.h"
+#include "transport/process.h"
 
 #include <string.h>
 
@@ -86,8 +87,6 @@ static quoit_process_id_t get_process(const uint8_t *at)
     return (quoit_process_id_t){.high = get_number(at, 8), .low = get_number(at + 8, 8)};
 }
 
-static bool same_process(quoit_process_id_t a, quoit_process_id_t b) { return a.high == b.high && a.low == b.low; }
-
 static uint8_t *put_hello(uint8_t *at, const handshake_t *handshake)
 {
     at = put_header(at, HELLO);
@@ -152,7 +151,7 @@ static void receive_hello(handshake_t *handshake, const uint8_t *body)
     memcpy(handshake->client_nonce, body + 40, HANDSHAKE_NONCE_SIZE);
     handshake->pipes = (uint16_t)get_number(body + 56, 2);
     handshake->pipe = (uint16_t)get_number(body + 58, 2);
-    if (!same_process(wanted, handshake->self)) {
+    if (!process_same(wanted, handshake->self)) {
         refuse(handshake, HANDSHAKE_REASON_PROCESS);
     } else if (handshake->pipe >= handshake->pipes) {
         finish(handshake, HANDSHAKE_FAILED, HANDSHAKE_REASON_NONE);

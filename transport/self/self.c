@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "transport/framing/channel.h"
 #include "transport/framing/ring.h"
+#include "transport/process.h"
 #include "transport/registry.h"
 
 #include <stdio.h>
@@ -130,7 +131,7 @@ static quoit_status_t endpoint_create(self_transport_t *self, self_endpoint_t **
 static quoit_status_t self_connect(quoit_transport_t *transport, const quoit_peer_t *peer, quoit_endpoint_t **endpoint)
 {
     self_transport_t *self = of_transport(transport);
-    if (peer->process.high != self->self.high || peer->process.low != self->self.low)
+    if (!process_same(peer->process, self->self))
         return error_set(QUOIT_ERR_INVALID, "self: cannot reach %s: it is another process, and self joins a process with itself only",
                          peer->name ? peer->name : "the peer");
     if (!self->endpoint) {

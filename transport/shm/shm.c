@@ -223,10 +223,10 @@ static quoit_status_t check_peer(shm_transport_t *transport, const quoit_peer_t 
 {
     quoit_status_t status = shm_address_parse(peer->address, peer->address_length, address);
     if (status) return status;
-    if (!shm_same_process(address->process, peer->process)) {
+    if (!process_same(address->process, peer->process)) {
         return error_set(QUOIT_ERR_INVALID, "shm: the address of %s is of another process", peer->name ? peer->name : "a peer");
     }
-    if (shm_same_process(peer->process, transport->environment.self)) {
+    if (process_same(peer->process, transport->environment.self)) {
         return error_set(QUOIT_ERR_INVALID, "shm: a connection to this process itself; transport self is for that");
     }
     const void *secret;
@@ -242,7 +242,7 @@ static bool is_coming(const shm_transport_t *transport, quoit_process_id_t peer)
 {
     for (const list_t *node = transport->links.next; node != &transport->links; node = node->next) {
         const shm_link_t *link = container_of(node, shm_link_t, node);
-        if (link->incoming && !link->endpoint && shm_same_process(link->handshake.peer, peer)) return true;
+        if (link->incoming && !link->endpoint && process_same(link->handshake.peer, peer)) return true;
     }
     return false;
 }
@@ -253,7 +253,7 @@ static void start(shm_transport_t *transport, shm_endpoint_t *endpoint, const qu
     endpoint->job = peer->job;
     if (secrets_find(transport->jobs, peer->job, &secret, &endpoint->secret_length) && endpoint->secret_length > 0)
         memcpy(endpoint->secret, secret, endpoint->secret_length); /* check_peer has found it */
-    if (shm_is_lower(transport->environment.self, peer->process) && !is_coming(transport, peer->process)) shm_link_dial(endpoint);
+    if (process_is_lower(transport->environment.self, peer->process) && !is_coming(transport, peer->process)) shm_link_dial(endpoint);
     else endpoint->dial_at = clock_deadline(SHM_PATIENCE_MS);
 }
 
@@ -263,7 +263,7 @@ static quoit_status_t transport_connect(quoit_transport_t *base, const quoit_pee
     shm_address_t address;
     quoit_status_t status = check_peer(transport, peer, &address);
     if (status) return status;
-    shm_endpoint_t *endpoint = table_get(transport->by_process, shm_key(peer->process));
+    shm_endpoint_t *endpoint = table_get(transport->by_process, process_key(peer->process));
     bool found = endpoint && (!endpoint->farewell || endpoint->references == 0);
     if (!found) {
         status = shm_endpoint_create(transport, peer->process, peer->name ? peer->name : "a process of this host", &endpoint);

@@ -195,8 +195,4 @@ quoit_status_t shm_watch(shm_transport_t *transport, int fd, uint32_t events, sh
 /** Before a descriptor is closed: a forked child may keep what it refers to alive, and with it the events. -1 is accepted. */
 void shm_unwatch(shm_transport_t *transport, int fd);
 
-static inline bool shm_is_lower(quoit_process_id_t a, quoit_process_id_t b) { return a.high != b.high ? a.high < b.high : a.low < b.low; }
-
-static inline table_key_t shm_key(quoit_process_id_t process) { return (table_key_t){.high = process.high, .low = process.low}; }
-
 #endif

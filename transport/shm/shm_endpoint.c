@@ -62,7 +62,7 @@ quoit_status_t shm_endpoint_create(shm_transport_t *transport, quoit_process_id_
     snprintf(made->name, sizeof made->name, "%s", name);
     list_init(&made->active);
     list_init(&made->events);
-    quoit_status_t status = table_put(transport->by_process, shm_key(process), made);
+    quoit_status_t status = table_put(transport->by_process, process_key(process), made);
     if (status) {
         free(made);
         return status;
@@ -287,8 +287,8 @@ void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status)
     endpoint->status = status;
     endpoint->doubt = false;
     if (endpoint->channel) channel_fail(endpoint->channel, status ? status : QUOIT_ERR_CLOSED);
-    if (table_get(transport->by_process, shm_key(endpoint->base.peer)) == endpoint) {
-        table_take(transport->by_process, shm_key(endpoint->base.peer));
+    if (table_get(transport->by_process, process_key(endpoint->base.peer)) == endpoint) {
+        table_take(transport->by_process, process_key(endpoint->base.peer));
     }
     list_remove(&endpoint->active);
     if (endpoint->exposed && !endpoint->gone && endpoint->link && !transport->forked) {
@@ -386,8 +386,8 @@ void shm_endpoint_leave(shm_endpoint_t *endpoint)
     list_remove(&endpoint->events);
     transport->pending = transport->due = true;
     if (endpoint->state != SHM_OPEN) return; /* CONNECTING: it says goodbye once it stands */
-    if (table_get(transport->by_process, shm_key(endpoint->base.peer)) == endpoint) {
-        table_take(transport->by_process, shm_key(endpoint->base.peer));
+    if (table_get(transport->by_process, process_key(endpoint->base.peer)) == endpoint) {
+        table_take(transport->by_process, process_key(endpoint->base.peer));
     }
     channel_close(endpoint->channel);
     shm_endpoint_flush(endpoint);

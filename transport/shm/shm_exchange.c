@@ -153,7 +153,7 @@ static quoit_status_t map_arena(shm_endpoint_t *endpoint, int fd, uint64_t size)
     endpoint->peer_size = size;
     const shm_header_t *header = endpoint->peer;
     if (header->magic != SHM_HEADER_MAGIC || header->version != SHM_HEADER_VERSION || header->size != size ||
-        !shm_same_process(header->process, endpoint->base.peer)) {
+        !process_same(header->process, endpoint->base.peer)) {
         return error_set(QUOIT_ERR_PROTOCOL, "shm: the memory of %s has no header of that process, or of another version", endpoint->name);
     }
     return QUOIT_OK;
@@ -211,7 +211,7 @@ static quoit_status_t use_info(shm_link_t *link)
     shm_info_t info;
     quoit_status_t status = shm_info_parse(link->in, &info);
     if (status) return status;
-    if (!shm_same_process(info.process, endpoint->base.peer) || (int)info.descriptors != link->fd_count) {
+    if (!process_same(info.process, endpoint->base.peer) || (int)info.descriptors != link->fd_count) {
         return error_set(QUOIT_ERR_PROTOCOL, "shm: the info of %s is of another process, or came with %d descriptors instead of %u", endpoint->name,
                          link->fd_count, info.descriptors);
     }

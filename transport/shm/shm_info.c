@@ -196,7 +196,7 @@ quoit_status_t shm_handle_parse(const uint8_t bytes[QUOIT_HANDLE_CAPACITY], quoi
     const uint8_t *at = bytes;
     quoit_status_t status = take_head(&at, MAGIC_HANDLE, QUOIT_HANDLE_CAPACITY, "handle of shared memory");
     if (status) return QUOIT_ERR_INVALID;
-    if (!shm_same_process(take_process(&at), process)) {
+    if (!process_same(take_process(&at), process)) {
         return error_set(QUOIT_ERR_INVALID, "shm: the handle belongs to the memory of another process");
     }
     uint64_t start = take(&at, 8), bytes_there = take(&at, 8);

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "quoit/quoit_transport.h"
+#include "transport/process.h"
 
 enum { SHM_ADDRESS_SIZE = 40, SHM_INFO_SIZE = 96, SHM_NAME_CAPACITY = 48 };
 
@@ -61,7 +62,5 @@ void shm_handle_write(quoit_process_id_t process, uint64_t offset, uint64_t leng
 /** ERR_INVALID for what is no handle of `process`, or does not lie in its arena of `arena_size` bytes. */
 quoit_status_t shm_handle_parse(const uint8_t bytes[QUOIT_HANDLE_CAPACITY], quoit_process_id_t process, uint64_t arena_size,
                                 uint64_t *offset, uint64_t *length);
-
-static inline bool shm_same_process(quoit_process_id_t a, quoit_process_id_t b) { return a.high == b.high && a.low == b.low; }
 
 #endif

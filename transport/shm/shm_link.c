@@ -225,7 +225,7 @@ static void connection_lost(shm_link_t *link, int error)
     const char *why = error ? strerror(error) : "it closed it";
     if (link->endpoint) {
         shm_link_fail(link, error_set(QUOIT_ERR_PEER, "shm: %s was lost while connecting: %s", link->endpoint->name, why));
-    } else if (table_get(link->transport->by_process, shm_key(link->handshake.peer))) {
+    } else if (table_get(link->transport->by_process, process_key(link->handshake.peer))) {
         shm_link_drop(link); /* a tie: the peer has chosen our connection */
     } else {
         shm_link_fail(link, error_set(QUOIT_ERR_PEER, "shm: connection ended before its proof was complete: %s", why));
@@ -293,7 +293,7 @@ static void handshake_failed(shm_link_t *link)
 static void offer_secret(shm_link_t *link)
 {
     shm_transport_t *transport = link->transport;
-    const shm_endpoint_t *endpoint = table_get(transport->by_process, shm_key(link->handshake.peer));
+    const shm_endpoint_t *endpoint = table_get(transport->by_process, process_key(link->handshake.peer));
     const void *secret;
     size_t length;
     bool found = secrets_find(transport->jobs, link->handshake.job, &secret, &length);
@@ -325,9 +325,9 @@ static void decide(shm_link_t *link)
 {
     shm_transport_t *transport = link->transport;
     quoit_process_id_t peer = link->handshake.peer;
-    shm_endpoint_t *endpoint = table_get(transport->by_process, shm_key(peer));
+    shm_endpoint_t *endpoint = table_get(transport->by_process, process_key(peer));
     char name[SHM_PEER_NAME_CAPACITY];
-    if (shm_same_process(peer, transport->environment.self)) {
+    if (process_same(peer, transport->environment.self)) {
         handshake_refuse(&link->handshake, HANDSHAKE_REASON_PROCESS);
     } else if (!endpoint || endpoint->farewell) {
         snprintf(name, sizeof name, "process %016llx%016llx (pid %d)", (unsigned long long)peer.high, (unsigned long long)peer.low, (int)link->pid);
@@ -340,7 +340,7 @@ static void decide(shm_link_t *link)
         link_adopt(link, endpoint);
     } else if (endpoint->state == SHM_OPEN || (endpoint->link && endpoint->link->incoming)) {
         link->retry = true; /* the peer has given up an earlier connection; its end is about to be seen here */
-    } else if (endpoint->link && shm_is_lower(transport->environment.self, peer)) {
+    } else if (endpoint->link && process_is_lower(transport->environment.self, peer)) {
         handshake_refuse(&link->handshake, HANDSHAKE_REASON_TIE);
     } else {
         link_adopt(link, endpoint);

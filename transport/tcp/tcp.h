@@ -26,6 +26,7 @@
 #include "transport/ip/tcp_address.h"
 #include "transport/ip/tcp_interface.h"
 #include "transport/ip/tcp_settings.h"
+#include "transport/process.h"
 #include "transport/tls/tls.h"
 
 enum {

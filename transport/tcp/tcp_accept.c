@@ -188,9 +188,8 @@ static tcp_endpoint_t *endpoint_for(tcp_socket_t *stranger)
         endpoint = NULL;
     }
     if (endpoint == NULL) return tcp_endpoint_create(transport, peer, NULL);
-    bool lower = self.high != peer.high ? self.high < peer.high : self.low < peer.low;
     /* The lower side's proof is out, so the peer may have taken its connection already. */
-    if (endpoint->chosen != NULL && lower) return NULL;
+    if (endpoint->chosen != NULL && process_is_lower(self, peer)) return NULL;
     return endpoint;
 }
 

@@ -439,7 +439,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         *result = &endpoint->base;
         return QUOIT_OK;
     }
-    if (peer->process.high == transport->self.high && peer->process.low == transport->self.low)
+    if (process_same(peer->process, transport->self))
         return error_set(QUOIT_ERR_INVALID, "tcp: a process does not connect to itself");
     if (!secrets_find(transport->jobs, peer->job, &secret, &length))
         return error_set(QUOIT_ERR_INVALID, "tcp: no secret is known for job %016llx", (unsigned long long)peer->job);

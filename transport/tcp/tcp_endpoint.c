@@ -41,7 +41,7 @@ tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id
     else
         snprintf(endpoint->name, sizeof endpoint->name, "process %016" PRIx64 "%016" PRIx64, peer.high, peer.low);
     snprintf(endpoint->description, sizeof endpoint->description, "tcp, not connected yet");
-    if (table_put(transport->peers, (table_key_t){peer.high, peer.low}, endpoint) != QUOIT_OK) {
+    if (table_put(transport->peers, process_key(peer), endpoint) != QUOIT_OK) {
         free(endpoint);
         return NULL;
     }
@@ -51,7 +51,7 @@ tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id
 
 tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer)
 {
-    return table_get(transport->peers, (table_key_t){peer.high, peer.low});
+    return table_get(transport->peers, process_key(peer));
 }
 
 /* New connections with this peer get another endpoint. */
@@ -59,7 +59,7 @@ static void forget_peer(tcp_endpoint_t *endpoint)
 {
     quoit_process_id_t peer = endpoint->base.peer;
     if (tcp_endpoint_find(endpoint->transport, peer) == endpoint)
-        table_take(endpoint->transport->peers, (table_key_t){peer.high, peer.low});
+        table_take(endpoint->transport->peers, process_key(peer));
 }
 
 static void destroy_sockets(list_t *list)

@@ -22,6 +22,7 @@
 #include "transport/framing/handshake.h"
 #include "transport/framing/secrets.h"
 #include "transport/ip/tcp_settings.h"
+#include "transport/process.h"
 #include "transport/ucx/ucx_header.h"
 #include "transport/ucx/ucx_library.h"
 

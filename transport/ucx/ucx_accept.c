@@ -94,8 +94,6 @@ static bool give_secret(ucx_link_t *stranger)
     return false;
 }
 
-static bool is_lower(quoit_process_id_t a, quoit_process_id_t b) { return a.high != b.high ? a.high < b.high : a.low < b.low; }
-
 /*
  * The client has proved itself. False: its older connection stands, whose end must come first (connections have no order among
  * them); it waits. Of two that call each other the lower's connection stays, as soon as the lower's proof is out: the peer may have
@@ -107,7 +105,7 @@ static bool verdict(ucx_link_t *stranger)
     quoit_process_id_t peer = stranger->handshake->peer;
     ucx_endpoint_t *endpoint = ucx_endpoint_find(transport, peer);
     if (endpoint && endpoint->life == UCX_STANDING) return false;
-    bool ours_stays = endpoint && endpoint->caller && endpoint->caller->proved && is_lower(transport->self, peer);
+    bool ours_stays = endpoint && endpoint->caller && endpoint->caller->proved && process_is_lower(transport->self, peer);
     if (!endpoint) endpoint = ucx_endpoint_create(transport, peer, NULL);
     if (ours_stays || !endpoint) {
         handshake_refuse(stranger->handshake, HANDSHAKE_REASON_TIE);
@@ -129,8 +127,7 @@ void ucx_strangers_look(ucx_transport_t *transport, quoit_process_id_t peer)
 {
     for (list_t *node = transport->links.next; node != &transport->links; node = node->next) {
         ucx_link_t *link = container_of(node, ucx_link_t, node);
-        if (link->kind == UCX_STRANGER && link->handshake->state == HANDSHAKE_WANTS_VERDICT &&
-            link->handshake->peer.high == peer.high && link->handshake->peer.low == peer.low)
+        if (link->kind == UCX_STRANGER && link->handshake->state == HANDSHAKE_WANTS_VERDICT && process_same(link->handshake->peer, peer))
             ucx_link_touch(link);
     }
 }

@@ -29,7 +29,7 @@ ucx_endpoint_t *ucx_endpoint_create(ucx_transport_t *transport, quoit_process_id
     if (name) snprintf(endpoint->name, sizeof endpoint->name, "%s", name);
     else snprintf(endpoint->name, sizeof endpoint->name, "process %016" PRIx64 "%016" PRIx64, peer.high, peer.low);
     snprintf(endpoint->description, sizeof endpoint->description, "ucx, not connected yet");
-    if (table_put(transport->peers, (table_key_t){peer.high, peer.low}, endpoint) != QUOIT_OK) {
+    if (table_put(transport->peers, process_key(peer), endpoint) != QUOIT_OK) {
         free(endpoint);
         return NULL;
     }
@@ -39,7 +39,7 @@ ucx_endpoint_t *ucx_endpoint_create(ucx_transport_t *transport, quoit_process_id
 
 ucx_endpoint_t *ucx_endpoint_find(const ucx_transport_t *transport, quoit_process_id_t peer)
 {
-    return table_get(transport->peers, (table_key_t){peer.high, peer.low});
+    return table_get(transport->peers, process_key(peer));
 }
 
 /* New connections with this peer get another endpoint. */
@@ -47,7 +47,7 @@ static void forget_peer(ucx_endpoint_t *endpoint)
 {
     quoit_process_id_t peer = endpoint->base.peer;
     if (ucx_endpoint_find(endpoint->transport, peer) != endpoint) return;
-    table_take(endpoint->transport->peers, (table_key_t){peer.high, peer.low});
+    table_take(endpoint->transport->peers, process_key(peer));
     ucx_strangers_look(endpoint->transport, peer);
 }
 

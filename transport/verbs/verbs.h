@@ -33,6 +33,7 @@
 #include "base/list.h"
 #include "base/table.h"
 #include "transport/framing/channel.h"
+#include "transport/process.h"
 #include "transport/verbs/verbs_device.h"
 #include "transport/verbs/verbs_hello.h"
 #include "transport/verbs/verbs_memory.h"

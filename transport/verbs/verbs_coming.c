@@ -168,9 +168,7 @@ quoit_status_t verbs_coming_ask(verbs_endpoint_t *endpoint)
     verbs_transport_t *transport = endpoint->transport;
     for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
         verbs_endpoint_t *other = container_of(link, verbs_endpoint_t, link);
-        if (other != endpoint && other->control != NULL && other->base.peer.high == endpoint->base.peer.high &&
-            other->base.peer.low == endpoint->base.peer.low)
-            return QUOIT_OK;
+        if (other != endpoint && other->control != NULL && process_same(other->base.peer, endpoint->base.peer)) return QUOIT_OK;
     }
     quoit_peer_t peer = {.process = endpoint->base.peer,
                          .job = endpoint->job,

@@ -20,13 +20,13 @@
 
 verbs_endpoint_t *verbs_endpoint_find(const verbs_transport_t *transport, quoit_process_id_t peer)
 {
-    return table_get(transport->peers, (table_key_t){peer.high, peer.low});
+    return table_get(transport->peers, process_key(peer));
 }
 
 static void forget_peer(verbs_endpoint_t *endpoint)
 {
     quoit_process_id_t peer = endpoint->base.peer;
-    if (verbs_endpoint_find(endpoint->transport, peer) == endpoint) table_take(endpoint->transport->peers, (table_key_t){peer.high, peer.low});
+    if (verbs_endpoint_find(endpoint->transport, peer) == endpoint) table_take(endpoint->transport->peers, process_key(peer));
 }
 
 void verbs_endpoint_change_life(verbs_endpoint_t *endpoint, verbs_life_t life)
@@ -85,7 +85,7 @@ verbs_endpoint_t *verbs_endpoint_create(verbs_transport_t *transport, quoit_proc
     snprintf(endpoint->description, sizeof endpoint->description, "verbs %s port %d, not connected yet", transport->rail[0].chosen.device,
              transport->rail[0].chosen.port);
     if (make_channel(endpoint, limits) != QUOIT_OK) goto free_endpoint;
-    if (table_put(transport->peers, (table_key_t){peer.high, peer.low}, endpoint) != QUOIT_OK) goto destroy_channel;
+    if (table_put(transport->peers, process_key(peer), endpoint) != QUOIT_OK) goto destroy_channel;
     list_append(&transport->endpoints, &endpoint->link);
     transport->coming++;
     verbs_endpoint_wake(endpoint);
@@ -351,7 +351,7 @@ quoit_status_t verbs_connect(quoit_transport_t *base, const quoit_peer_t *peer, 
         *result = &endpoint->base;
         return QUOIT_OK;
     }
-    if (peer->process.high == transport->self.high && peer->process.low == transport->self.low)
+    if (process_same(peer->process, transport->self))
         return error_set(QUOIT_ERR_INVALID, "verbs: a process does not connect to itself");
     quoit_status_t status = verbs_limits_parse(peer->address, peer->address_length, &limits);
     if (status != QUOIT_OK || peer->address_length > QUOIT_ADDRESS_CAPACITY)
