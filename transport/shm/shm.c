@@ -229,9 +229,7 @@ static quoit_status_t check_peer(shm_transport_t *transport, const quoit_peer_t 
     if (process_same(peer->process, transport->environment.self)) {
         return error_set(QUOIT_ERR_INVALID, "shm: a connection to this process itself; transport self is for that");
     }
-    const void *secret;
-    size_t length;
-    if (!secrets_find(transport->jobs, peer->job, &secret, &length)) {
+    if (!secrets_has(transport->jobs, peer->job)) {
         return error_set(QUOIT_ERR_INVALID, "shm: no secret is known for job %016llx; trust it first", (unsigned long long)peer->job);
     }
     return QUOIT_OK;
@@ -249,10 +247,7 @@ static bool is_coming(const shm_transport_t *transport, quoit_process_id_t peer)
 
 static void start(shm_transport_t *transport, shm_endpoint_t *endpoint, const quoit_peer_t *peer)
 {
-    const void *secret;
-    endpoint->job = peer->job;
-    if (secrets_find(transport->jobs, peer->job, &secret, &endpoint->secret_length) && endpoint->secret_length > 0)
-        memcpy(endpoint->secret, secret, endpoint->secret_length); /* check_peer has found it */
+    (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret); /* check_peer has found it */
     if (process_is_lower(transport->environment.self, peer->process) && !is_coming(transport, peer->process)) shm_link_dial(endpoint);
     else endpoint->dial_at = clock_deadline(SHM_PATIENCE_MS);
 }

@@ -95,9 +95,7 @@ struct shm_endpoint {
     char description[SHM_PEER_NAME_CAPACITY];
     uint64_t deadline; /* CONNECTING: of the connection; OPEN with doubt: until then the pidfd may speak */
     uint64_t dial_at;  /* CONNECTING without a link: when this side begins one; CLOCK_NEVER: it does not */
-    uint64_t job;      /* whose secret the connection proves: it may be distrusted while there is still a last word to carry */
-    uint8_t secret[HANDSHAKE_SECRET_CAPACITY]; /* wiped when the connection stands */
-    size_t secret_length;                      /* 0 when this side has asked for no connection yet */
+    job_secret_t secret; /* what the connection proves; none when this side has asked for no connection yet, wiped when it stands */
     bool doubt;        /* the socket ended without goodbye and the process still seems to live */
 
     shm_link_t *link; /* NULL: waiting for the peer's, or ended */

@@ -136,7 +136,7 @@ void shm_endpoint_open(shm_endpoint_t *endpoint)
 {
     void *pipe = &endpoint->pipe;
     endpoint->state = SHM_OPEN;
-    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
+    job_secret_wipe(&endpoint->secret);
     transport_of(endpoint)->open++;
     channel_open(endpoint->channel, endpoint->name, &pipe, 1);
     log_debug("shm", "%s: connected", endpoint->name);
@@ -409,7 +409,7 @@ void shm_endpoint_free(shm_endpoint_t *endpoint)
     if (transport->told == endpoint) transport->told = NULL;
     channel_destroy(endpoint->channel);
     shm_loans_forget(&transport->loans, &endpoint->debt);
-    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
+    job_secret_wipe(&endpoint->secret);
     if (endpoint->doorbell >= 0) close(endpoint->doorbell);
     if (endpoint->peer) munmap(endpoint->peer, endpoint->peer_size);
     if (endpoint->slot >= 0) transport->slots[endpoint->slot] = NULL;

@@ -188,8 +188,8 @@ void shm_link_dial(shm_endpoint_t *endpoint)
     }
     link->endpoint = endpoint;
     endpoint->link = link;
-    quoit_status_t status = handshake_connect(&link->handshake, endpoint->job, transport->environment.self, endpoint->base.peer, 1, 0, endpoint->secret,
-                                              endpoint->secret_length);
+    quoit_status_t status = handshake_connect(&link->handshake, endpoint->secret.job, transport->environment.self, endpoint->base.peer, 1, 0,
+                                              endpoint->secret.bytes, endpoint->secret.length);
     if (status) shm_endpoint_end(endpoint, status);
 }
 
@@ -294,20 +294,9 @@ static void offer_secret(shm_link_t *link)
 {
     shm_transport_t *transport = link->transport;
     const shm_endpoint_t *endpoint = table_get(transport->by_process, process_key(link->handshake.peer));
-    const void *secret;
-    size_t length;
-    bool found = secrets_find(transport->jobs, link->handshake.job, &secret, &length);
-    if (!found && endpoint && endpoint->state == SHM_CONNECTING && endpoint->secret_length > 0 && endpoint->job == link->handshake.job) {
-        found = true; /* something for this peer is still on its way, and of two connections the peer's may be the one that stays */
-        secret = endpoint->secret;
-        length = endpoint->secret_length;
-    }
-    if (found) {
-        quoit_status_t status = handshake_secret(&link->handshake, secret, length);
-        if (status) shm_link_fail(link, status);
-    } else if (secrets_is_over(transport->jobs, link->handshake.job) && !endpoint) {
-        handshake_refuse(&link->handshake, HANDSHAKE_REASON_OVER);
-    } /* else until trust() brings it, or the deadline ends it */
+    const job_secret_t *coming = endpoint && endpoint->state == SHM_CONNECTING ? &endpoint->secret : NULL;
+    quoit_status_t status = secrets_answer(transport->jobs, &link->handshake, endpoint != NULL, coming);
+    if (status != QUOIT_OK && status != QUOIT_ERR_AGAIN) shm_link_fail(link, status); /* AGAIN: until trust() brings it, or the deadline ends it */
 }
 
 static void link_adopt(shm_link_t *link, shm_endpoint_t *endpoint)

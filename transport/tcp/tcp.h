@@ -134,10 +134,9 @@ struct tcp_endpoint {
     /* COMING: this side calls */
     bool calling;
     bool left_early; /* disconnected with something unsent: leaves once it stands */
-    uint64_t job, attempt, started, deadline, newest_try;
+    uint64_t attempt, started, deadline, newest_try;
     tcp_target_t targets[TCP_MAX_ADDRESSES];
-    uint8_t secret[HANDSHAKE_SECRET_CAPACITY]; /* of `job`; wiped when the connection stands */
-    size_t secret_length;
+    job_secret_t secret; /* what the calls prove; wiped when the connection stands */
     int target_count;
     list_t callers;
     tcp_socket_t *chosen; /* the caller whose server has proved itself; the others were dropped */

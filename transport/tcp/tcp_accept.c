@@ -338,17 +338,9 @@ static bool give_secret(tcp_socket_t *stranger)
 {
     tcp_transport_t *transport = stranger->transport;
     const tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, stranger->handshake->peer);
-    const void *secret;
-    size_t length;
-    if (secrets_find(transport->jobs, stranger->handshake->job, &secret, &length))
-        return handshake_secret(stranger->handshake, secret, length) == QUOIT_OK;
-    /* Something for this peer is still on its way, and of two that call each other the peer's call may be the one that stays. */
-    if (endpoint && endpoint->life == TCP_COMING && endpoint->secret_length > 0 && endpoint->job == stranger->handshake->job)
-        return handshake_secret(stranger->handshake, endpoint->secret, endpoint->secret_length) == QUOIT_OK;
-    if (secrets_is_over(transport->jobs, stranger->handshake->job) && endpoint == NULL) {
-        handshake_refuse(stranger->handshake, HANDSHAKE_REASON_OVER);
-        return true;
-    }
+    const job_secret_t *coming = endpoint != NULL && endpoint->life == TCP_COMING ? &endpoint->secret : NULL;
+    quoit_status_t status = secrets_answer(transport->jobs, stranger->handshake, endpoint != NULL, coming);
+    if (status != QUOIT_ERR_AGAIN) return status == QUOIT_OK;
     stranger->deadline = clock_deadline(transport->connect_ms);
     tcp_transport_wake_at(transport, stranger->deadline);
     tcp_socket_arm(stranger, EPOLLRDHUP);

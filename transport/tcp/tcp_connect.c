@@ -250,8 +250,8 @@ static bool begin_handshake(tcp_socket_t *caller)
     tcp_endpoint_t *endpoint = caller->endpoint;
     handshake_t *handshake = malloc(sizeof *handshake);
     if (handshake == NULL || !tcp_socket_begin_tls(caller, false) ||
-        handshake_connect(handshake, endpoint->job, endpoint->transport->self, endpoint->base.peer, (uint16_t)endpoint->limits.sockets,
-                          (uint16_t)caller->pipe, endpoint->secret, endpoint->secret_length) != QUOIT_OK) {
+        handshake_connect(handshake, endpoint->secret.job, endpoint->transport->self, endpoint->base.peer, (uint16_t)endpoint->limits.sockets,
+                          (uint16_t)caller->pipe, endpoint->secret.bytes, endpoint->secret.length) != QUOIT_OK) {
         free(handshake);
         caller_failed(caller, 0, "memory is short");
         return false;
@@ -395,17 +395,6 @@ void tcp_call_ready(tcp_socket_t *caller, uint32_t events)
 
 /* ---------------------------------------------------------------- the table's call */
 
-/*
- * The job whose secret the calls of this endpoint prove. A copy: what was sent before the last disconnect must still arrive when the job is
- * not trusted any more, as the word of a communicator's end.
- */
-static void take_job(tcp_endpoint_t *endpoint, uint64_t job, const void *secret, size_t length)
-{
-    endpoint->job = job;
-    endpoint->secret_length = length;
-    if (length > 0) memcpy(endpoint->secret, secret, length);
-}
-
 static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t *peer, const tcp_address_t *address)
 {
     tcp_transport_t *transport = endpoint->transport;
@@ -429,10 +418,8 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     tcp_transport_t *transport = (tcp_transport_t *)base;
     tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, peer->process);
     tcp_address_t address;
-    const void *secret;
-    size_t length;
     if (endpoint != NULL && (endpoint->life == TCP_STANDING || endpoint->calling)) {
-        if (endpoint->left_early && secrets_find(transport->jobs, peer->job, &secret, &length)) take_job(endpoint, peer->job, secret, length);
+        if (endpoint->left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
         if (endpoint->count == 0 && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
         endpoint->count++;
         endpoint->left_early = false;
@@ -441,7 +428,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     }
     if (process_same(peer->process, transport->self))
         return error_set(QUOIT_ERR_INVALID, "tcp: a process does not connect to itself");
-    if (!secrets_find(transport->jobs, peer->job, &secret, &length))
+    if (!secrets_has(transport->jobs, peer->job))
         return error_set(QUOIT_ERR_INVALID, "tcp: no secret is known for job %016llx", (unsigned long long)peer->job);
     quoit_status_t status = tcp_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name != NULL ? peer->name : "a peer");
@@ -454,7 +441,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         if (fresh) tcp_endpoint_destroy(endpoint);
         return status;
     }
-    take_job(endpoint, peer->job, secret, length);
+    (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret); /* it is there: see above */
     tcp_call_step(endpoint);
     *result = &endpoint->base;
     return QUOIT_OK;

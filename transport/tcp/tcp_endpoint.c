@@ -81,7 +81,7 @@ void tcp_endpoint_destroy(tcp_endpoint_t *endpoint)
     if (endpoint == NULL) return;
     forget_peer(endpoint);
     tcp_call_drop(endpoint);
-    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
+    job_secret_wipe(&endpoint->secret);
     destroy_sockets(&endpoint->incoming);
     close_pipes(endpoint);
     free(endpoint->rails);
@@ -165,7 +165,7 @@ void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *socke
 {
     char remote[TCP_NAME_CAPACITY], interface[IF_NAMESIZE];
     void *pipes[CHANNEL_MAX_PIPES];
-    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
+    job_secret_wipe(&endpoint->secret);
     for (int i = 0; i < count; i++) {
         tcp_socket_t *socket = sockets[i];
         list_remove(&socket->link);

@@ -126,9 +126,8 @@ struct ucx_endpoint {
     /* COMING */
     bool calling;
     bool left_early; /* disconnected with something unsent: leaves once it stands */
-    uint64_t job, started, deadline, next_try;
-    uint8_t secret[HANDSHAKE_SECRET_CAPACITY]; /* of `job`; wiped when the connection stands */
-    size_t secret_length;
+    uint64_t started, deadline, next_try;
+    job_secret_t secret; /* what the calls prove; wiped when the connection stands */
     ucx_target_t targets[TCP_MAX_ADDRESSES];
     int target_count, next_target;
     ucx_link_t *caller;   /* this side's try */

@@ -70,8 +70,8 @@ static quoit_status_t start_caller(ucx_endpoint_t *endpoint, int address)
     caller->endpoint = endpoint;
     caller->remote = *name;
     caller->address = address;
-    quoit_status_t status = handshake_connect(caller->handshake, endpoint->job, transport->self, endpoint->base.peer, 1, 0, endpoint->secret,
-                                              endpoint->secret_length);
+    quoit_status_t status = handshake_connect(caller->handshake, endpoint->secret.job, transport->self, endpoint->base.peer, 1, 0, endpoint->secret.bytes,
+                                              endpoint->secret.length);
     if (status == QUOIT_OK) status = ucx_link_open(caller, &parameters);
     if (status != QUOIT_OK) {
         ucx_link_destroy(caller);
@@ -194,14 +194,6 @@ static void set_scope(const ucx_transport_t *transport, tcp_name_t *name)
     }
 }
 
-/* A copy: what was sent before the last disconnect must still arrive when the job is not trusted any more. */
-static void take_job(ucx_endpoint_t *endpoint, uint64_t job, const void *secret, size_t length)
-{
-    endpoint->job = job;
-    endpoint->secret_length = length;
-    if (length > 0) memcpy(endpoint->secret, secret, length);
-}
-
 static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t *peer, const tcp_address_t *address)
 {
     ucx_transport_t *transport = endpoint->transport;
@@ -226,10 +218,8 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     ucx_transport_t *transport = (ucx_transport_t *)base;
     ucx_endpoint_t *endpoint = ucx_endpoint_find(transport, peer->process);
     tcp_address_t address;
-    const void *secret;
-    size_t length;
     if (endpoint && (endpoint->life == UCX_STANDING || endpoint->calling)) {
-        if (endpoint->left_early && secrets_find(transport->jobs, peer->job, &secret, &length)) take_job(endpoint, peer->job, secret, length);
+        if (endpoint->left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
         if (endpoint->count == 0 && peer->name) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
         endpoint->count++;
         endpoint->left_early = false;
@@ -238,7 +228,7 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     }
     if (process_same(peer->process, transport->self))
         return error_set(QUOIT_ERR_INVALID, "ucx: a process does not connect to itself");
-    if (!secrets_find(transport->jobs, peer->job, &secret, &length))
+    if (!secrets_has(transport->jobs, peer->job))
         return error_set(QUOIT_ERR_INVALID, "ucx: no secret is known for job %016" PRIx64, peer->job);
     quoit_status_t status = tcp_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name ? peer->name : "a peer");
@@ -251,7 +241,7 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         if (fresh) ucx_endpoint_destroy(endpoint);
         return status;
     }
-    take_job(endpoint, peer->job, secret, length);
+    (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret); /* it is there: see above */
     ucx_call_step(endpoint, clock_now());
     *result = &endpoint->base;
     return QUOIT_OK;

@@ -72,7 +72,7 @@ void ucx_endpoint_destroy(ucx_endpoint_t *endpoint)
         channel_fail(endpoint->channel, QUOIT_ERR_CLOSED);
     }
     channel_destroy(endpoint->channel);
-    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
+    job_secret_wipe(&endpoint->secret);
     free(endpoint);
 }
 
@@ -130,7 +130,7 @@ void ucx_endpoint_establish(ucx_endpoint_t *endpoint, ucx_link_t *link)
     if (endpoint->caller == link) endpoint->caller = NULL;
     if (endpoint->incoming == link) endpoint->incoming = NULL;
     drop_links(endpoint);
-    explicit_bzero(endpoint->secret, sizeof endpoint->secret);
+    job_secret_wipe(&endpoint->secret);
     link->kind = UCX_PIPE;
     link->deadline = CLOCK_NEVER;
     endpoint->link = link;
