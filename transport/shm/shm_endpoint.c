@@ -232,17 +232,16 @@ static void widen(shm_endpoint_t *endpoint)
  */
 static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 {
-    uint64_t start = endpoint->pipe.in_read, borrowed, before, pieces;
-    channel_count_loans(endpoint->channel, &before, &pieces);
+    uint64_t start = endpoint->pipe.in_read, sent, before, received; /* loans count, too */
+    channel_count(endpoint->channel, &sent, &before);
     int done = channel_read(endpoint->channel, 0, budget);
-    channel_count_loans(endpoint->channel, &borrowed, &pieces);
-    *moved = (size_t)(endpoint->pipe.in_read - start);
-    if (*moved > 0 && shm_wait_asleep(endpoint->peer, endpoint->fence)) {
+    channel_count(endpoint->channel, &sent, &received);
+    *moved = (size_t)(received - before);
+    if (endpoint->pipe.in_read != start && shm_wait_asleep(endpoint->peer, endpoint->fence)) {
         uint64_t written = atomic_load_explicit(&endpoint->pipe.in->written, memory_order_relaxed);
         bool starving = __atomic_load_n(&endpoint->peer->starving, __ATOMIC_RELAXED) != 0;
         if (starving || written - start >= endpoint->pipe.in_capacity) shm_endpoint_ring(endpoint);
     }
-    *moved += (size_t)(borrowed - before);
     if (endpoint->pipe.in_narrow) widen(endpoint);
     if (done > 0) announce(endpoint);
     return done;
