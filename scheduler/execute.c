@@ -596,10 +596,7 @@ void execute_end(quoit_comm_t *comm)
         run->transfers = 0;
     }
     execute_device_end(execution);
-    if (comm->window && atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) {
-        window_retract(comm->window, execution->base);
-        if (execution->shares) window_withdraw(comm->window);
-    }
+    if (comm->window && atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) window_fail(comm->window, execution->base);
     if (comm->window) comm->window->busy = false;
     comm->left_seen = 0;
     execution->operation = NULL;

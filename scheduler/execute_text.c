@@ -130,7 +130,7 @@ void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)
     if (!step && !members) return;
     if (members) {
         for (int i = 0; i < comm->window->members; i++)
-            if (holds_up(comm, run, step, i) && !window_has_retracted(comm->window, i)) append_member(comm, i, text, capacity);
+            if (holds_up(comm, run, step, i) && !window_has_failed(comm->window, i)) append_member(comm, i, text, capacity);
         /* Whose own wait is over already came, and is named only if nobody else is missing. */
         const bool nobody = text[0] == '\0';
         for (int i = 0; nobody && i < comm->window->members; i++)

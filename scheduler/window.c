@@ -344,25 +344,20 @@ quoit_status_t window_input(window_t *window, int index, uint64_t ticket, const 
     return QUOIT_OK;
 }
 
-void window_retract(window_t *window, uint64_t base)
+void window_fail(window_t *window, uint64_t base)
 {
-    atomic_store_explicit(&window->section->retracted, 1, memory_order_relaxed); /* seen by who sees the signals go */
+    atomic_store_explicit(&window->section->failed, 1, memory_order_relaxed); /* seen by who sees the signals go */
     for (int stage = 0; stage < PLAN_STAGES; stage++) {
         _Atomic uint64_t *ticket = &window->section->line.stage[stage];
         if (atomic_load_explicit(ticket, memory_order_relaxed) > base) atomic_store_explicit(ticket, base, memory_order_release);
     }
+    atomic_thread_fence(memory_order_seq_cst); /* before whatever the input's owner writes there */
 }
 
-bool window_has_retracted(const window_t *window, int member)
+bool window_has_failed(const window_t *window, int member)
 {
     const window_section_t *section = window->member[member].section;
-    return section && atomic_load_explicit(&section->retracted, memory_order_relaxed);
-}
-
-void window_withdraw(window_t *window)
-{
-    atomic_store_explicit(&window->section->withdrawn, 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst); /* before whatever its owner writes there */
+    return section && atomic_load_explicit(&section->failed, memory_order_relaxed);
 }
 
 bool window_is_withdrawn(const window_t *window, uint64_t ticket)
@@ -371,7 +366,7 @@ bool window_is_withdrawn(const window_t *window, uint64_t ticket)
     for (int i = 0; i < window->members; i++) {
         const window_member_t *member = &window->member[i];
         if (i == window->me || member->input_ticket != ticket || !member->input) continue;
-        if (atomic_load_explicit(&member->section->withdrawn, memory_order_relaxed)) return true;
+        if (atomic_load_explicit(&member->section->failed, memory_order_relaxed)) return true;
     }
     return false;
 }

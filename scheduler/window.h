@@ -45,7 +45,7 @@ typedef struct window_section {
     window_line_t line;
     _Alignas(64) _Atomic uint64_t lease;
     _Atomic uint64_t left;
-    _Atomic uint64_t retracted; /* 1: the operation in `current` has failed here, and its signals are taken back */
+    _Atomic uint64_t failed; /* 1: the newest operation has failed here; its signals are taken back, and what its input holds is of no more use */
     /* The newest operations, at their sequence mod WINDOW_HISTORY: a member may be ahead of others, but not by that much. */
     _Alignas(64) _Atomic uint64_t recent[WINDOW_HISTORY]; /* as `current` */
     _Alignas(64) operation_description_t description[WINDOW_HISTORY];
@@ -53,7 +53,6 @@ typedef struct window_section {
     uint8_t small_handle[QUOIT_HANDLE_CAPACITY]; /* of the small slots: WINDOW_SMALL bytes */
     /* The owner's input of the operation whose first ticket is input_ticket; before that it may still be another's. */
     _Alignas(64) _Atomic uint64_t input_ticket;
-    _Atomic uint64_t withdrawn; /* 1: that operation has failed here, and what the input holds is of no more use */
     uint8_t input_handle[QUOIT_HANDLE_CAPACITY];
 } window_section_t;
 
@@ -133,15 +132,13 @@ bool window_share_input(window_t *window, const void *input, size_t bytes, uint6
 /** The input that a member shares in that operation, after its first signal; *input is NULL when it does not. */
 quoit_status_t window_input(window_t *window, int member, uint64_t ticket, const uint8_t **input, size_t *length);
 /**
- * The operation whose tickets are those after `base` has failed here: take back what was signalled of it. Else a member that comes to it
- * later would find all that it needs, and end it well, where the others have an error.
+ * The operation whose tickets are those after `base` has failed here, and its input may be written by its owner at once: take back what was
+ * signalled of it. Else a member that comes to it later would find all that it needs, and end it well, where the others have an error.
  */
-void window_retract(window_t *window, uint64_t base);
+void window_fail(window_t *window, uint64_t base);
 /** Has this member done so? Then its signals do not tell whether it came. */
-bool window_has_retracted(const window_t *window, int member);
-/** The own operation has failed, and its input may be written by its owner at once. */
-void window_withdraw(window_t *window);
-/** After reading inputs of that operation where they lie: was one of them withdrawn, so that what was read may be anything? */
+bool window_has_failed(const window_t *window, int member);
+/** After reading inputs of that operation where they lie: has one of their owners failed, so that what was read may be anything? */
 bool window_is_withdrawn(const window_t *window, uint64_t ticket);
 /** Give the lease back if all members have consumed everything in it; what they have read of small slots since may be untold. */
 void window_try_return(window_t *window);
