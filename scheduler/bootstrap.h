@@ -84,7 +84,7 @@ quoit_status_t bootstrap_try_paths(attempt_t *attempt);
  */
 quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, size_t length, uint8_t *bits, lack_t *lack);
 /**
- * Add what is listed to the job's bans, each pair once. `by`: only pairs of this rank are believed; -1: all. ERR_PROTOCOL when it is no list.
+ * Add what is listed to the job's bans, one for each two hosts. `by`: only pairs of this rank are believed; -1: all. ERR_PROTOCOL when it is no list.
  */
 quoit_status_t bootstrap_take_bans(job_t *job, const uint8_t *bytes, size_t length, int by);
 

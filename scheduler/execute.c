@@ -530,8 +530,7 @@ static void share_input(quoit_comm_t *comm)
     execution_t *execution = &comm->execution;
     const plan_side_t *send = &execution->binding.send, *recv = &execution->binding.recv;
     if (send->parts || execution->operation->device.row || !memory_is_shared(comm->engine, send->base)) return;
-    plan_collective_t collective = execution->plan->collective;
-    size_t blocks = collective == COLLECTIVE_REDUCE_SCATTER || collective == COLLECTIVE_ALLTOALL ? (size_t)comm->size : 1;
+    size_t blocks = plan_sends_blocks(execution->plan->collective) ? (size_t)comm->size : 1;
     size_t bytes = blocks * send->count * execution->binding.width;
     if (execution->plan->algorithm == ALGORITHM_FLAT && execution->plan->collective == COLLECTIVE_ALLREDUCE && send->base < recv->base + bytes &&
         recv->base < send->base + bytes)

@@ -58,6 +58,9 @@ typedef enum plan_collective {
     COLLECTIVE_COUNT
 } plan_collective_t;
 
+/** Is what a rank sends one block for each rank, of which the count is that of one? */
+static inline bool plan_sends_blocks(plan_collective_t collective) { return collective == COLLECTIVE_REDUCE_SCATTER || collective == COLLECTIVE_ALLTOALL; }
+
 /** X(NAME, name, text) */
 #define PLAN_ALGORITHM_LIST(X) \
     X(LOCAL, "local", "one rank: copies only") \

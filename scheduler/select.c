@@ -152,8 +152,7 @@ quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, p
         if (status != QUOIT_OK) return status;
     }
     *algorithm = chosen;
-    bool blocks = collective == COLLECTIVE_REDUCE_SCATTER || collective == COLLECTIVE_ALLTOALL;
-    uint64_t slot = bytes * (blocks ? (uint64_t)topology->ranks : 1);
+    uint64_t slot = bytes * (plan_sends_blocks(collective) ? (uint64_t)topology->ranks : 1);
     *small = choice.small && (topology->hosts > 1 || slot <= PLAN_SMALL_SHARED);
     return QUOIT_OK;
 }

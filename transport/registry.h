@@ -10,7 +10,7 @@ extern const quoit_transport_ops_t transport_self;
 extern const quoit_transport_ops_t transport_shm;
 extern const quoit_transport_ops_t transport_tcp;
 extern const quoit_transport_ops_t transport_ucx; /* only by name: never in "auto" */
-extern const quoit_transport_ops_t transport_verbs; /* only by name */
+extern const quoit_transport_ops_t transport_verbs;
 
 enum { REGISTRY_CAPACITY = 16 };
 
