@@ -45,22 +45,30 @@ TEST(ShmConnect, TieLeavesOneConnection)
     }
 }
 
+// Two that trust the job, in the order of their ids.
+struct Ordered {
+    Engine a, b;
+    Engine &lower = process_is_lower(a.id, b.id) ? a : b, &higher = &lower == &a ? b : a;
+    Ordered()
+    {
+        a.trust();
+        b.trust();
+    }
+};
+
 // Both want the connection: the lower one begins it at once, the higher one waits for that.
 TEST(ShmConnect, OneSideBegins)
 {
     for (bool lower_first : {true, false}) {
-        Engine a, b;
-        a.trust();
-        b.trust();
-        bool a_is_lower = process_is_lower(a.id, b.id);
-        Engine &first = a_is_lower == lower_first ? a : b, &second = a_is_lower == lower_first ? b : a;
+        Ordered two;
+        Engine &first = lower_first ? two.lower : two.higher, &second = lower_first ? two.higher : two.lower;
         quoit_endpoint_t *one, *other;
         int before = count_descriptors();
         ASSERT_EQ(first.connect(second.id, second.address, &one), QUOIT_OK) << error_text();
         EXPECT_EQ(count_descriptors() - before, lower_first ? 1 : 0);
         ASSERT_EQ(second.connect(first.id, first.address, &other), QUOIT_OK) << error_text();
         EXPECT_EQ(count_descriptors() - before, 1);
-        ASSERT_TRUE(both_until(a, b, [&] { return a.ops.endpoint_status(one) == QUOIT_OK && a.ops.endpoint_status(other) == QUOIT_OK; }));
+        ASSERT_TRUE(both_until(first, second, [&] { return first.ops.endpoint_status(one) == QUOIT_OK && second.ops.endpoint_status(other) == QUOIT_OK; }));
         first.ops.disconnect(one);
         second.ops.disconnect(other);
     }
@@ -70,22 +78,19 @@ TEST(ShmConnect, OneSideBegins)
 TEST(ShmConnect, TieAfterPatience)
 {
     for (int round = 0; round < 8; round++) {
-        Engine a, b;
-        a.trust();
-        b.trust();
-        bool a_is_lower = process_is_lower(a.id, b.id);
-        Engine &lower = a_is_lower ? a : b, &higher = a_is_lower ? b : a;
+        Ordered two;
+        Engine &lower = two.lower, &higher = two.higher;
         quoit_endpoint_t *up, *down;
         int before = count_descriptors();
         ASSERT_EQ(higher.connect(lower.id, lower.address, &down), QUOIT_OK) << error_text();
         ASSERT_TRUE(higher.until([&] { return count_descriptors() > before; }));
         if (round % 2 == 1) lower.pump(); /* it has seen that the other one has begun, and waits in its turn */
         ASSERT_EQ(lower.connect(higher.id, higher.address, &up), QUOIT_OK) << error_text();
-        ASSERT_TRUE(both_until(a, b, [&] { return a.ops.endpoint_status(up) == QUOIT_OK && a.ops.endpoint_status(down) == QUOIT_OK; })) << error_text();
+        ASSERT_TRUE(both_until(lower, higher, [&] { return lower.ops.endpoint_status(up) == QUOIT_OK && higher.ops.endpoint_status(down) == QUOIT_OK; })) << error_text();
         lower.ops.notify(up, "1", 1);
         higher.ops.notify(down, "2", 1);
-        ASSERT_TRUE(both_until(a, b, [&] { return a.find(QUOIT_EVENT_NOTICE) && b.find(QUOIT_EVENT_NOTICE); }));
-        EXPECT_EQ(a.events.size() + b.events.size(), 2u);
+        ASSERT_TRUE(both_until(lower, higher, [&] { return lower.find(QUOIT_EVENT_NOTICE) && higher.find(QUOIT_EVENT_NOTICE); }));
+        EXPECT_EQ(lower.events.size() + higher.events.size(), 2u);
         lower.ops.disconnect(up);
         higher.ops.disconnect(down);
     }
