@@ -250,22 +250,29 @@ TEST_P(Pairs, WhatWasSentBeforeDisconnectArrives)
     });
 }
 
+static void leave_with_a_last_word(Peer &peer)
+{
+    quoit_endpoint_t *endpoint = peer.connect();
+    require_ok(peer.ops->notify(endpoint, "aborted", 7), "notify");
+    peer.ops->disconnect(endpoint);
+    peer.ops->distrust(peer.transport, 77);
+    peer.wait("idle", [&] { return peer.ops->idle(peer.transport); });
+}
+
+static void take_the_last_word(Peer &peer)
+{
+    peer.wait("the last word", [&] { return peer.find_event(QUOIT_EVENT_NOTICE); });
+    require(peer.find_event(QUOIT_EVENT_NOTICE)->data == "aborted", "the notice");
+}
+
 /* A communicator's last word, sent while the connection was on its way, when nobody here needs the job any more. */
 TEST_P(Pairs, LastWordsArriveThoughTheJobIsNotTrustedAnyMore)
 {
     run_case(GetParam(), [](Peer &peer) {
         prepare(peer, "the secret");
         peer.sync(false);
-        if (peer.index == 0) {
-            quoit_endpoint_t *endpoint = peer.connect();
-            require_ok(peer.ops->notify(endpoint, "aborted", 7), "notify");
-            peer.ops->disconnect(endpoint);
-            peer.ops->distrust(peer.transport, 77);
-            peer.wait("idle", [&] { return peer.ops->idle(peer.transport); });
-        } else {
-            peer.wait("the last word", [&] { return peer.find_event(QUOIT_EVENT_NOTICE); });
-            require(peer.find_event(QUOIT_EVENT_NOTICE)->data == "aborted", "the notice");
-        }
+        if (peer.index == 0) leave_with_a_last_word(peer);
+        else take_the_last_word(peer);
         peer.sync();
     });
 }
@@ -278,15 +285,10 @@ TEST_P(Pairs, LastWordsArriveThoughBothCall)
             prepare(peer, "the secret");
             peer.sync(false);
             if (peer.index == leaver) {
-                quoit_endpoint_t *endpoint = peer.connect();
-                require_ok(peer.ops->notify(endpoint, "aborted", 7), "notify");
-                peer.ops->disconnect(endpoint);
-                peer.ops->distrust(peer.transport, 77);
-                peer.wait("idle", [&] { return peer.ops->idle(peer.transport); });
+                leave_with_a_last_word(peer);
             } else {
                 quoit_endpoint_t *endpoint = peer.connect();
-                peer.wait("the last word", [&] { return peer.find_event(QUOIT_EVENT_NOTICE); });
-                require(peer.find_event(QUOIT_EVENT_NOTICE)->data == "aborted", "the notice");
+                take_the_last_word(peer);
                 peer.ops->disconnect(endpoint);
             }
             peer.sync();
