@@ -42,6 +42,7 @@ _check_torch()
 from quoit import _C, _compat  # noqa: E402 - the check must come first
 from quoit._C import Options, ProcessGroupQuoit  # noqa: E402
 from quoit._compress import CompressHook  # noqa: E402
+from quoit._groups import unwrapped as _unwrapped  # noqa: E402
 from quoit._shrink import shrink  # noqa: E402
 
 __all__ = ["CompressHook", "Options", "ProcessGroupQuoit", "describe", "history", "last_error", "settings", "shrink", "trace", "__version__"]
@@ -83,9 +84,7 @@ def _backend_of(group: Optional[dist.ProcessGroup]) -> ProcessGroupQuoit:
     if group is None:
         group = dist.distributed_c10d._get_default_group()
     for device in group._device_types:
-        backend = group._get_backend(device)
-        while hasattr(backend, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it
-            backend = backend.wrapped_pg
+        backend = _unwrapped(group._get_backend(device))
         if isinstance(backend, ProcessGroupQuoit):
             return backend
     raise ValueError(f"no backend of this group is quoit: {dist.get_backend_config(group)}")

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from quoit._C import Options, ProcessGroupQuoit
+from quoit._groups import unwrapped
 
 _FORMATS = ("bf16", "fp16", "int8")
 
@@ -50,9 +51,7 @@ class CompressHook:
         model.register_comm_hook(self, _exchange)
 
     def _backend(self) -> ProcessGroupQuoit:
-        backend = self.group._get_backend(torch.device("cpu"))
-        while hasattr(backend, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it
-            backend = backend.wrapped_pg
+        backend = unwrapped(self.group._get_backend(torch.device("cpu")))
         assert isinstance(backend, ProcessGroupQuoit)
         return backend
 

@@ -16,15 +16,14 @@ from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import distributed_c10d as c10d
 
 from quoit._C import ProcessGroupQuoit
+from quoit._groups import unwrapped
 
 
 def _only_backend(group: dist.ProcessGroup) -> ProcessGroupQuoit:
     """The one backend of all devices of the group."""
     found: Optional[ProcessGroupQuoit] = None
     for device in group._device_types:
-        backend: Any = group._get_backend(device)
-        while hasattr(backend, "wrapped_pg"):  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it
-            backend = backend.wrapped_pg
+        backend = unwrapped(group._get_backend(device))
         if not isinstance(backend, ProcessGroupQuoit):
             raise ValueError(f"quoit.shrink: not all devices of this group use quoit: {dist.get_backend_config(group)}")
         found = backend
