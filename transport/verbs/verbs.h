@@ -261,6 +261,11 @@ quoit_status_t verbs_queue_init(verbs_link_t *link, struct ibv_qp *qp, bool writ
 quoit_status_t verbs_queue_connect(verbs_link_t *link, struct ibv_qp *qp, uint32_t number, uint32_t own_psn, uint32_t peer_psn);
 /** State ERR or RESET. */
 quoit_status_t verbs_queue_stop(verbs_link_t *link, struct ibv_qp *qp, enum ibv_qp_state state);
+/**
+ * It neither reads nor writes any more: reset, or, where it cannot be (its device fails), destroyed here and NULL, however long that takes.
+ * 0, or why neither could be done. NULL is at rest.
+ */
+int verbs_queue_rest(verbs_link_t *link, struct ibv_qp **qp);
 /** A piece of work has ended. Nothing but the endpoint's own state changes; errors are remembered there. */
 void verbs_queue_completed(verbs_endpoint_t *endpoint, const struct ibv_wc *completion);
 const char *verbs_completion_meaning(enum ibv_wc_status status);

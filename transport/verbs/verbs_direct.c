@@ -307,12 +307,12 @@ static void direct_conceal(void *context, void *window, bool revoke)
     verbs_memory_give(&endpoint->transport->memory, window);
 }
 
-static bool is_of(const verbs_put_t *put, const void *writing) { return put == writing || (put != NULL && put->message == writing); }
-
 static bool is_under_way(const verbs_direct_t *direct, const void *writing)
 {
-    for (uint32_t i = 0; i < direct->write_count; i++)
-        if (direct->writes[(direct->write_first + i) % VERBS_DIRECT_SENDS].put != NULL && is_of(direct->writes[(direct->write_first + i) % VERBS_DIRECT_SENDS].put, writing)) return true;
+    for (uint32_t i = 0; i < direct->write_count; i++) {
+        const verbs_put_t *put = direct->writes[(direct->write_first + i) % VERBS_DIRECT_SENDS].put;
+        if (put != NULL && (put == writing || put->message == writing)) return true;
+    }
     return false;
 }
 

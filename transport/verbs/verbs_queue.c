@@ -135,15 +135,22 @@ quoit_status_t verbs_queues_create(verbs_link_t *link)
     return status;
 }
 
-/* Reset, it neither reads nor writes. One that cannot be (its device fails) must be destroyed here, however long that takes. */
-static struct ibv_qp *put_to_rest(verbs_link_t *link, struct ibv_qp *qp)
+int verbs_queue_rest(verbs_link_t *link, struct ibv_qp **qp)
 {
     const verbs_library_t *library = link->endpoint->transport->library;
-    if (qp == NULL || verbs_queue_stop(link, qp, IBV_QPS_RESET) == QUOIT_OK) return qp;
-    int error = library->destroy_qp(qp);
-    if (error != 0) error = library->destroy_qp(qp); /* an interrupted call succeeds the second time */
+    if (*qp == NULL || verbs_queue_stop(link, *qp, IBV_QPS_RESET) == QUOIT_OK) return 0;
+    int error = library->destroy_qp(*qp);
+    if (error != 0) error = library->destroy_qp(*qp); /* an interrupted call succeeds the second time */
+    if (error == 0) *qp = NULL;
+    return error;
+}
+
+/* What the reaper is given of it: NULL when there is none, or nothing more to be done. */
+static struct ibv_qp *put_to_rest(verbs_link_t *link, struct ibv_qp *qp)
+{
+    int error = verbs_queue_rest(link, &qp);
     if (error != 0) log_warn("verbs", "%s: a queue pair can neither be stopped nor destroyed: %s", link->endpoint->name, strerror(error));
-    return NULL;
+    return error == 0 ? qp : NULL;
 }
 
 void verbs_queues_bury(verbs_link_t *link)

@@ -37,14 +37,9 @@ bool verbs_path_is_live(const verbs_direct_t *direct) { return direct->state == 
 static void path_close(verbs_link_t *link, verbs_path_t state)
 {
     verbs_direct_t *direct = &link->direct;
-    const verbs_library_t *library = link->endpoint->transport->library;
     direct->state = state;
-    if (direct->qp != NULL && verbs_queue_stop(link, direct->qp, IBV_QPS_RESET) != QUOIT_OK) {
-        int error = library->destroy_qp(direct->qp);
-        if (error != 0) error = library->destroy_qp(direct->qp);
-        if (error == 0) direct->qp = NULL;
-        else log_error("verbs", "%s: a queue pair can neither be stopped nor destroyed; the peer may still write into memory", link->endpoint->name);
-    }
+    if (verbs_queue_rest(link, &direct->qp) != 0)
+        log_error("verbs", "%s: a queue pair can neither be stopped nor destroyed; the peer may still write into memory", link->endpoint->name);
     direct->write_count = 0;
     direct->flying = 0;
 }
