@@ -3,7 +3,6 @@
  * The network interfaces of this host, and how far they are from this process. Where a device is attached is read in sysfs, from where hwloc
  * has it too: its NUMA node, and the processors that are local to its PCI bus.
  */
-#include "base/place.h"
 #include "base/settings.h"
 #include "scheduler/topology.h"
 #include "transport/ip/tcp_settings.h"
@@ -11,16 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void locate(machine_nic_t *nic)
-{
-    char directory[64];
-    place_t place;
-    snprintf(directory, sizeof directory, "/sys/class/net/%s", nic->name);
-    place_read(directory, &place);
-    nic->numa_node = place.numa_node;
-    nic->near = place.near;
-}
 
 static int faster_first(const void *a, const void *b)
 {
@@ -41,8 +30,9 @@ void machine_discover_nics(machine_t *machine)
         if (known) continue;
         machine_nic_t *nic = &nics[found++];
         snprintf(nic->name, sizeof nic->name, "%s", all[i].name);
-        if (tcp_settings_rate(setting_string(SETTING_INTERFACE_RATES), nic->name, &nic->mbps) != QUOIT_OK) nic->mbps = 0; /* the transport tells */
-        locate(nic);
+        nic->numa_node = all[i].numa_node;
+        nic->near = all[i].distance == 0;
+        if (tcp_settings_rate(setting_string(SETTING_INTERFACE_RATES), nic->name, all[i].mbps, &nic->mbps) != QUOIT_OK) nic->mbps = 0; /* the transport tells */
     }
     if (nics) qsort(nics, (size_t)found, sizeof *nics, faster_first);
     machine->nics = found < MACHINE_NICS ? found : MACHINE_NICS;

@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 1: (void)cpu_list_meets(text, &some); break;
     case 2: read_groups(text); break;
     default:
-        if (fuzz_check_status(tcp_settings_rate(text, "eth0", &mbps)))
+        if (fuzz_check_status(tcp_settings_rate(text, "eth0", 0, &mbps)))
             fuzz_check(mbps <= 10000000);
         else
             fuzz_check(mbps == 0);

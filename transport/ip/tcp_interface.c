@@ -265,14 +265,38 @@ static unsigned mask_bits(const struct sockaddr *mask)
     return bits;
 }
 
-static void locate(tcp_interface_t *interface)
+/* Megabits a second that the driver tells of; 0: it does not know. sysfs shows the network namespace in which it was mounted; ethtool that of the socket. */
+static uint32_t driver_rate(const char *name)
+{
+    struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
+    struct ifreq request = {0};
+    memcpy(request.ifr_name, name, strnlen(name, sizeof request.ifr_name - 1));
+    request.ifr_data = (char *)&command;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return 0;
+    bool known = ioctl(fd, SIOCETHTOOL, &request) == 0;
+    close(fd);
+    uint32_t speed = (uint32_t)command.speed_hi << 16 | command.speed;
+    return known && speed != (uint32_t)SPEED_UNKNOWN && speed != UINT16_MAX ? speed : 0;
+}
+
+/* What belongs to the device is asked once for all of its addresses; `earlier` are those before. */
+static void locate(tcp_interface_t *interface, const tcp_interface_t *earlier, int count)
 {
     char directory[64];
     place_t place;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(earlier[i].name, interface->name) != 0) continue;
+        interface->distance = earlier[i].distance;
+        interface->numa_node = earlier[i].numa_node;
+        interface->mbps = earlier[i].mbps;
+        return;
+    }
     snprintf(directory, sizeof directory, "/sys/class/net/%s", interface->name);
     place_read(directory, &place);
     interface->distance = place_distance(&place);
-    interface->mbps = tcp_interface_rate(interface->name);
+    interface->numa_node = place.numa_node;
+    interface->mbps = driver_rate(interface->name);
 }
 
 quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
@@ -297,7 +321,7 @@ quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
         memcpy(&interface->address, entry->ifa_addr, family == AF_INET ? sizeof interface->address.v4 : sizeof interface->address.v6);
         tcp_name_set_port(&interface->address, 0);
         interface->bits = mask_bits(entry->ifa_netmask);
-        locate(interface);
+        locate(interface, interfaces, found - 1);
     }
     freeifaddrs(list);
     *all = interfaces;
@@ -344,21 +368,6 @@ bool tcp_interface_reaches(const tcp_interface_t *interface, const tcp_name_t *a
 {
     return interface->bits > 0 && interface->address.any.sa_family == address->any.sa_family &&
            bits_equal(name_ip(&interface->address), name_ip(address), interface->bits);
-}
-
-/* sysfs shows the network namespace in which it was mounted; ethtool that of the socket. */
-uint32_t tcp_interface_rate(const char *name)
-{
-    struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
-    struct ifreq request = {0};
-    memcpy(request.ifr_name, name, strnlen(name, sizeof request.ifr_name - 1));
-    request.ifr_data = (char *)&command;
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return 0;
-    bool known = ioctl(fd, SIOCETHTOOL, &request) == 0;
-    close(fd);
-    uint32_t speed = (uint32_t)command.speed_hi << 16 | command.speed;
-    return known && speed != (uint32_t)SPEED_UNKNOWN && speed != UINT16_MAX ? speed : 0;
 }
 
 bool tcp_interface_route(const char *host, tcp_name_t *local)

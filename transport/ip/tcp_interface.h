@@ -21,7 +21,8 @@ typedef struct tcp_interface {
     tcp_name_t address; /* port 0 */
     unsigned bits;      /* of the address that are its network's; 0: unknown */
     int distance;       /* of its device from this process (base/place.h); 0: near, or unknown */
-    uint32_t mbps;      /* tcp_interface_rate */
+    int numa_node;      /* where its device is attached; -1: unknown */
+    uint32_t mbps;      /* that the driver tells of, in this network namespace; 0: it does not know */
 } tcp_interface_t;
 
 typedef struct tcp_interface_wish {
@@ -42,13 +43,11 @@ quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, c
 quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count);
 /**
  * The same, or what another call for it found in this network namespace within the last second: those who ask one after the other while a
- * transport is opened. A scan asks the kernel for all links and all addresses.
+ * transport is opened, or its connections come to stand. A scan asks the kernel for all links and all addresses.
  */
 quoit_status_t tcp_interface_recent(tcp_interface_t **all, int *count);
 /** Is the address in the network that this interface is attached to? */
 bool tcp_interface_reaches(const tcp_interface_t *interface, const tcp_name_t *address);
-/** Megabits a second that the driver tells of, in this network namespace; 0: it does not know. */
-uint32_t tcp_interface_rate(const char *name);
 /** Local address of the route to `host`, when that is a numeric address; false when unknown. Sends nothing. */
 bool tcp_interface_route(const char *host, tcp_name_t *local);
 

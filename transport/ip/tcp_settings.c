@@ -80,7 +80,7 @@ static void log_choice(const char *room, const tcp_choice_t *choice, const char 
 /* ---- rails */
 
 /* rates: "eth0=1000,eth1=300" */
-quoit_status_t tcp_settings_rate(const char *text, const char *name, uint32_t *mbps)
+quoit_status_t tcp_settings_rate(const char *text, const char *name, uint32_t driver, uint32_t *mbps)
 {
     uint32_t told = 0;
     for (const char *at = text; at != NULL && *at != 0;) {
@@ -92,7 +92,7 @@ quoit_status_t tcp_settings_rate(const char *text, const char *name, uint32_t *m
         if (strlen(name) == key && strncmp(at, name, key) == 0) told = (uint32_t)value;
         at += length + (at[length] == ',');
     }
-    *mbps = told > 0 ? told : tcp_interface_rate(name);
+    *mbps = told > 0 ? told : driver;
     return QUOIT_OK;
 }
 
@@ -142,7 +142,7 @@ static quoit_status_t choose(const quoit_transport_environment_t *environment, c
         if (strcmp(fit[i].name, fit[0].name) != 0) choice->rails = 2;
     if (choice->rails > 1) choose_rails(fit, found, choice);
     for (int i = 0; i < choice->count && status == QUOIT_OK; i++)
-        status = tcp_settings_rate(filled(environment->setting("INTERFACE_RATES")), choice->chosen[i].name, &choice->mbps[i]);
+        status = tcp_settings_rate(filled(environment->setting("INTERFACE_RATES")), choice->chosen[i].name, choice->chosen[i].mbps, &choice->mbps[i]);
     return status;
 }
 

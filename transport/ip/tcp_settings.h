@@ -16,8 +16,8 @@ typedef struct tcp_choice {
 
 /** INTERFACE, IP_FAMILY, else what other libraries were told, else by route. `room` is the transport's name in log lines. */
 quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, tcp_choice_t *choice);
-/** Rate of an interface: what `rates` (setting INTERFACE_RATES) says, else the driver; 0: unknown. ERR_INVALID: the setting cannot be read. */
-quoit_status_t tcp_settings_rate(const char *rates, const char *interface, uint32_t *mbps);
+/** Rate of a device: what `rates` (setting INTERFACE_RATES) says, else the driver's. ERR_INVALID: the setting cannot be read. */
+quoit_status_t tcp_settings_rate(const char *rates, const char *device, uint32_t driver, uint32_t *mbps);
 /** TCP_SOCKETS, EAGER_LIMIT, EAGER_POOL, SEGMENT_SIZE, and CONNECT_TIMEOUT in milliseconds. */
 quoit_status_t tcp_settings_limits(const quoit_transport_environment_t *environment, tcp_limits_t *limits, int *connect_ms);
 

@@ -132,7 +132,7 @@ const char *tcp_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE])
     tcp_interface_t *all = NULL;
     int count = 0;
     snprintf(name, IF_NAMESIZE, "?");
-    if (getsockname(socket->fd, &local.any, &size) != 0 || tcp_interface_scan(&all, &count) != QUOIT_OK) return name;
+    if (getsockname(socket->fd, &local.any, &size) != 0 || tcp_interface_recent(&all, &count) != QUOIT_OK) return name;
     for (int i = 0; i < count; i++) {
         const tcp_name_t *address = &all[i].address;
         if (address->any.sa_family != local.any.sa_family) continue;

@@ -92,10 +92,8 @@ static quoit_status_t correct_rates(const quoit_transport_environment_t *environ
 {
     const char *rates = environment->setting("INTERFACE_RATES");
     for (int i = 0; i < count && rates != NULL; i++) {
-        uint32_t mbps = 0;
-        quoit_status_t status = tcp_settings_rate(rates, chosen[i].device, &mbps);
+        quoit_status_t status = tcp_settings_rate(rates, chosen[i].device, chosen[i].mbps, &chosen[i].mbps);
         if (status != QUOIT_OK) return status;
-        if (mbps > 0) chosen[i].mbps = mbps;
     }
     return QUOIT_OK;
 }
