@@ -103,6 +103,7 @@ def worker_split(rank, size):
     assert backend.options.timeout != datetime.timedelta(seconds=20)
     assert half._get_backend(torch.device("cpu")).options.timeout == datetime.timedelta(seconds=20)
     alone = half.split_group([0])  # a part of a part, and nothing for who is in none
+    dist.barrier()  # as above
     assert (alone is None) == (half.rank() != 0) and (alone is None or alone.size() == 1)
     half.shutdown()
 

@@ -122,6 +122,14 @@ void fake_verbs_block_destroy(unsigned milliseconds) { atomic_store(&fake.blocke
 
 /* ---------------------------------------------------------------- the functions of libibverbs */
 
+/* Under the lock. As a real list is, a device that was given before is left as it is: other threads read it without the lock. */
+static void name_path(fake_device_t *device, int number, const char *root)
+{
+    char path[sizeof device->base.ibdev_path];
+    snprintf(path, sizeof path, "%s/class/infiniband/fake%d", root, number);
+    if (strcmp(path, device->base.ibdev_path) != 0) memcpy(device->base.ibdev_path, path, sizeof path);
+}
+
 struct ibv_device **ibv_get_device_list(int *count)
 {
     if (fake_call_fails("get_device_list")) return NULL;
@@ -132,7 +140,7 @@ struct ibv_device **ibv_get_device_list(int *count)
     pthread_mutex_lock(&fake.lock);
     for (int i = 0; i < wanted && i < DEVICES && !atomic_load(&fake.removed); i++) {
         if (atomic_load(&devices[i].removed)) continue;
-        snprintf(devices[i].base.ibdev_path, sizeof devices[i].base.ibdev_path, "%s/class/infiniband/fake%d", sysfs[0] ? sysfs : root ? root : "/nowhere", i);
+        name_path(&devices[i], i, sysfs[0] ? sysfs : root ? root : "/nowhere");
         list[found++] = &devices[i].base;
     }
     pthread_mutex_unlock(&fake.lock);
