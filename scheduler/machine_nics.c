@@ -5,7 +5,7 @@
  */
 #include "base/settings.h"
 #include "scheduler/topology.h"
-#include "transport/ip/tcp_settings.h"
+#include "transport/ip/ip_settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +20,9 @@ static int faster_first(const void *a, const void *b)
 
 void machine_discover_nics(machine_t *machine)
 {
-    tcp_interface_t *all = NULL;
+    ip_interface_t *all = NULL;
     int count = 0, found = 0;
-    if (tcp_interface_recent(&all, &count) != QUOIT_OK) return;
+    if (ip_interface_recent(&all, &count) != QUOIT_OK) return;
     machine_nic_t *nics = calloc((size_t)count + 1, sizeof *nics);
     for (int i = 0; nics && i < count; i++) {
         bool known = !(all[i].flags & IFF_UP) || all[i].flags & IFF_LOOPBACK;
@@ -32,7 +32,7 @@ void machine_discover_nics(machine_t *machine)
         snprintf(nic->name, sizeof nic->name, "%s", all[i].name);
         nic->numa_node = all[i].numa_node;
         nic->near = all[i].distance == 0;
-        if (tcp_settings_rate(setting_string(SETTING_INTERFACE_RATES), nic->name, all[i].mbps, &nic->mbps) != QUOIT_OK) nic->mbps = 0; /* the transport tells */
+        if (ip_settings_rate(setting_string(SETTING_INTERFACE_RATES), nic->name, all[i].mbps, &nic->mbps) != QUOIT_OK) nic->mbps = 0; /* the transport tells */
     }
     if (nics) qsort(nics, (size_t)found, sizeof *nics, faster_first);
     machine->nics = found < MACHINE_NICS ? found : MACHINE_NICS;

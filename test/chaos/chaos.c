@@ -133,10 +133,10 @@ static bool wants_relays(void)
 
 static quoit_status_t put_relays(chaos_transport_t *transport, void *bytes, size_t capacity, size_t *length)
 {
-    tcp_address_t address;
-    quoit_status_t status = tcp_address_parse(bytes, *length, &address);
+    ip_address_t address;
+    quoit_status_t status = ip_address_parse(bytes, *length, &address);
     if (status == QUOIT_OK) status = chaos_relays_open(transport->epoll, transport->random, &address, &transport->relays);
-    if (status == QUOIT_OK) status = tcp_address_write(&address, bytes, &capacity);
+    if (status == QUOIT_OK) status = ip_address_write(&address, bytes, &capacity);
     if (status == QUOIT_OK)
         *length = capacity;
     else

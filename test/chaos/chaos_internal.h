@@ -6,7 +6,7 @@
 #include "base/list.h"
 #include "chaos.h"
 #include "quoit/quoit_transport.h"
-#include "transport/ip/tcp_address.h"
+#include "transport/ip/ip_address.h"
 
 #include <stdatomic.h>
 
@@ -39,7 +39,7 @@ static inline uint64_t chaos_draw(uint64_t *state, uint64_t below) /* splitmix64
 }
 
 /** Listen in front of `address`, which becomes the relay's. */
-quoit_status_t chaos_relays_open(int epoll, uint64_t seed, tcp_address_t *address, chaos_relays_t **relays);
+quoit_status_t chaos_relays_open(int epoll, uint64_t seed, ip_address_t *address, chaos_relays_t **relays);
 void chaos_relays_close(chaos_relays_t *relays); /* NULL is accepted */
 /** Forward what can be; number of portions. */
 int chaos_relays_step(chaos_relays_t *relays);

@@ -32,7 +32,7 @@ struct chaos_relays {
     list_t relays;
     int epoll, listener;
     uint64_t random;
-    tcp_name_t behind;
+    ip_name_t behind;
 };
 
 static void watch(int epoll, int fd)
@@ -41,21 +41,21 @@ static void watch(int epoll, int fd)
     (void)epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
-static int open_listener(tcp_name_t *name)
+static int open_listener(ip_name_t *name)
 {
     socklen_t length = sizeof *name;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    *name = (tcp_name_t){.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+    *name = (ip_name_t){.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
     if (fd < 0) return -1;
     if (bind(fd, &name->any, sizeof name->v4) == 0 && listen(fd, 64) == 0 && getsockname(fd, &name->any, &length) == 0) return fd;
     close(fd);
     return -1;
 }
 
-quoit_status_t chaos_relays_open(int epoll, uint64_t seed, tcp_address_t *address, chaos_relays_t **result)
+quoit_status_t chaos_relays_open(int epoll, uint64_t seed, ip_address_t *address, chaos_relays_t **result)
 {
     chaos_relays_t *relays = calloc(1, sizeof *relays);
-    tcp_name_t front;
+    ip_name_t front;
     if (!relays) return error_set(QUOIT_ERR_NO_MEMORY, "chaos: no memory for relays");
     *relays = (chaos_relays_t){.epoll = epoll, .listener = open_listener(&front), .random = seed, .behind = address->names[0]};
     if (relays->listener < 0) {
@@ -100,7 +100,7 @@ static void accept_one(chaos_relays_t *relays, int fd)
     relay->fd[0] = fd;
     relay->fd[1] = socket(relays->behind.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     list_append(&relays->relays, &relay->link);
-    if (relay->fd[1] < 0 || (connect(relay->fd[1], &relays->behind.any, tcp_name_size(&relays->behind)) != 0 && errno != EINPROGRESS)) {
+    if (relay->fd[1] < 0 || (connect(relay->fd[1], &relays->behind.any, ip_name_size(&relays->behind)) != 0 && errno != EINPROGRESS)) {
         relay_free(relay, false);
         return;
     }

@@ -18,7 +18,7 @@
 
 extern "C" {
 #include "transport/framing/handshake.h"
-#include "transport/ip/tcp_address.h"
+#include "transport/ip/ip_address.h"
 }
 
 using namespace comm_test;
@@ -37,7 +37,7 @@ const std::string log_path = [] {
 
 // Where rank 0 listens, and what a member of the job knows.
 struct Target {
-    tcp_name_t name;
+    ip_name_t name;
     quoit_process_id_t self, other; // rank 0's process, rank 1's
     uint64_t job;
     std::string secret;
@@ -47,12 +47,12 @@ struct Target {
         unsigned long long process[2];
         unsigned char bytes[112], key[64];
         unsigned long length = 0;
-        tcp_address_t address = {};
+        ip_address_t address = {};
         EXPECT_TRUE(test_comm_address(comm, 1, "tcp", process, bytes, &length));
         other = {process[0], process[1]};
         EXPECT_TRUE(test_comm_address(comm, 0, "tcp", process, bytes, &length));
         self = {process[0], process[1]};
-        EXPECT_EQ(tcp_address_parse(bytes, length, &address), QUOIT_OK) << quoit_last_error();
+        EXPECT_EQ(ip_address_parse(bytes, length, &address), QUOIT_OK) << quoit_last_error();
         name = address.names[0];
         job = test_comm_job(comm);
         secret.assign(reinterpret_cast<char *>(key), test_comm_secret(comm, key));
@@ -63,7 +63,7 @@ class Visitor {
   public:
     explicit Visitor(const Target &target) : fd(socket(target.name.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0))
     {
-        EXPECT_EQ(connect(fd, &target.name.any, tcp_name_size(&target.name)), 0) << strerror(errno);
+        EXPECT_EQ(connect(fd, &target.name.any, ip_name_size(&target.name)), 0) << strerror(errno);
         fcntl(fd, F_SETFL, O_NONBLOCK);
     }
     ~Visitor() { close(fd); }

@@ -2,7 +2,7 @@
 /* Patterns of QUOIT_INTERFACE against a list of interfaces: a choice is one of them, with an address, and an error names what there is. */
 #include "fuzz.h"
 
-#include "transport/ip/tcp_interface.h"
+#include "transport/ip/ip_interface.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static const struct {
                {"docker0", "172.17.0.1", IFF_UP | IFF_RUNNING},          {"veth12ab", "10.1.0.1", 0}};
 enum { COUNT = sizeof machine / sizeof *machine };
 
-static void lay_out(tcp_interface_t all[COUNT])
+static void lay_out(ip_interface_t all[COUNT])
 {
     memset(all, 0, COUNT * sizeof *all);
     for (int i = 0; i < COUNT; i++) {
@@ -33,14 +33,14 @@ static void lay_out(tcp_interface_t all[COUNT])
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const int families[] = {AF_UNSPEC, AF_INET, AF_INET6};
-    tcp_interface_t all[COUNT], chosen[4];
+    ip_interface_t all[COUNT], chosen[4];
     fuzz_input_t input = fuzz_input(data, size);
     uint8_t options = fuzz_byte(&input);
     char *pattern = fuzz_string(input.at, fuzz_left(&input));
     int count = -1;
     lay_out(all);
-    tcp_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = pattern, .family = families[options % 3], .route = options & 4 ? &all[2].address : NULL};
-    quoit_status_t status = tcp_interface_choose(all, options & 8 ? 0 : COUNT, &wish, chosen, 4, &count);
+    ip_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = pattern, .family = families[options % 3], .route = options & 4 ? &all[2].address : NULL};
+    quoit_status_t status = ip_interface_choose(all, options & 8 ? 0 : COUNT, &wish, chosen, 4, &count);
     if (fuzz_check_status(status)) {
         fuzz_check(count >= 1 && count <= 4);
         for (int i = 0; i < count; i++) {

@@ -4,7 +4,7 @@
 
 #include "base/cpu.h"
 #include "base/cpu_internal.h"
-#include "transport/ip/tcp_settings.h"
+#include "transport/ip/ip_settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 1: (void)cpu_list_meets(text, &some); break;
     case 2: read_groups(text); break;
     default:
-        if (fuzz_check_status(tcp_settings_rate(text, "eth0", 0, &mbps)))
+        if (fuzz_check_status(ip_settings_rate(text, "eth0", 0, &mbps)))
             fuzz_check(mbps <= 10000000);
         else
             fuzz_check(mbps == 0);

@@ -24,7 +24,7 @@ enum { ROUNDS = 12, PART = 4096 };
 enum { RAW, CHANGED, INSIDE, WAYS };
 
 static quoit_transport_t *transport;
-static tcp_name_t listens_at;
+static ip_name_t listens_at;
 static tls_context_t *client; /* with the same key */
 static char key_path[32];
 
@@ -51,7 +51,7 @@ static bool open_transport(void)
     static const char key[] = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
     uint8_t bytes[QUOIT_ADDRESS_CAPACITY];
     size_t length = sizeof bytes;
-    tcp_address_t address;
+    ip_address_t address;
     int file = memfd_create("fuzz-key", MFD_CLOEXEC);
     fuzz_check(file >= 0 && fchmod(file, 0600) == 0 && write(file, key, strlen(key)) == (ssize_t)strlen(key));
     snprintf(key_path, sizeof key_path, "/proc/self/fd/%d", file);
@@ -60,7 +60,7 @@ static bool open_transport(void)
     quoit_status_t status = transport_tcp.open(&environment, &transport);
     if (status == QUOIT_ERR_INVALID && strstr(error_text(), "not built in")) return false;
     fuzz_check(status == QUOIT_OK && tls_context_create(&environment, "client", &client) == QUOIT_OK && client != NULL);
-    fuzz_check(transport_tcp.listen(transport, bytes, &length) == QUOIT_OK && tcp_address_parse(bytes, length, &address) == QUOIT_OK);
+    fuzz_check(transport_tcp.listen(transport, bytes, &length) == QUOIT_OK && ip_address_parse(bytes, length, &address) == QUOIT_OK);
     listens_at = address.names[0];
     return true;
 }
@@ -86,7 +86,7 @@ static int dial(void)
     fuzz_check(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
     fuzz_check(setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one) == 0); /* a port of this address, not of all */
     fuzz_check(bind(fd, (struct sockaddr *)&own, sizeof own) == 0);
-    if (connect(fd, &listens_at.any, tcp_name_size(&listens_at)) != 0) {
+    if (connect(fd, &listens_at.any, ip_name_size(&listens_at)) != 0) {
         error_set_errno(QUOIT_ERR_SYSTEM, errno, "connect");
         fuzz_check(!"connected");
     }

@@ -10,10 +10,10 @@ namespace {
 
 const Settings IPV4 = {{"INTERFACE", "lo"}, {"IP_FAMILY", "4"}};
 
-std::string text_of(const tcp_name_t &name)
+std::string text_of(const ip_name_t &name)
 {
-    char text[TCP_NAME_CAPACITY];
-    return tcp_name_text(&name, text);
+    char text[IP_NAME_CAPACITY];
+    return ip_name_text(&name, text);
 }
 
 /* A listening socket whose queue is full: who connects gets no answer at all. */

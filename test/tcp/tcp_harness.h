@@ -129,7 +129,7 @@ public:
     }
     tcp_transport_t *inner() const { return reinterpret_cast<tcp_transport_t *>(transport); }
     /* Where it listens: the n-th address. */
-    tcp_name_t listens_on(int n = 0) const { return inner()->listeners[n]->remote; }
+    ip_name_t listens_on(int n = 0) const { return inner()->listeners[n]->remote; }
     const Event *closed() const
     {
         for (auto &event : events)
@@ -182,10 +182,10 @@ inline quoit_status_t status_of(quoit_endpoint_t *endpoint) { return transport_t
 using test_bytes::pattern;
 
 /* A plain blocking socket connected to a node, as anyone on the network could make one. */
-inline int stray_socket(const tcp_name_t &name)
+inline int stray_socket(const ip_name_t &name)
 {
     int fd = socket(name.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, &name.any, tcp_name_size(&name)) != 0) {
+    if (fd >= 0 && connect(fd, &name.any, ip_name_size(&name)) != 0) {
         ::close(fd);
         return -1;
     }
@@ -195,7 +195,7 @@ inline int stray_socket(const tcp_name_t &name)
 /* Someone else's server on loopback. */
 struct StrayServer {
     int fd;
-    tcp_name_t name = {};
+    ip_name_t name = {};
     explicit StrayServer(bool listening = true)
     {
         socklen_t size = sizeof name;
@@ -208,14 +208,14 @@ struct StrayServer {
     ~StrayServer() { ::close(fd); }
 };
 
-inline std::string address_of(const std::vector<tcp_name_t> &names)
+inline std::string address_of(const std::vector<ip_name_t> &names)
 {
-    tcp_address_t address = {};
+    ip_address_t address = {};
     address.limits = {8192, 1 << 20, 256 << 10, 2};
     for (auto &name : names) address.names[address.count++] = name;
     std::string bytes(QUOIT_ADDRESS_CAPACITY, '\0');
     size_t length = bytes.size();
-    EXPECT_EQ(QUOIT_OK, tcp_address_write(&address, bytes.data(), &length));
+    EXPECT_EQ(QUOIT_OK, ip_address_write(&address, bytes.data(), &length));
     bytes.resize(length);
     return bytes;
 }

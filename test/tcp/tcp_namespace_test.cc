@@ -45,10 +45,10 @@ TEST_F(TcpNamespace, AnAddressWithoutRouteIsPassedOverAndNamed)
 {
     Node a(1, {{"INTERFACE", "q0"}}, TCP_TIMES_DEFAULT, at_left), b(2, {{"INTERFACE", "q0"}, {"IP_FAMILY", "4"}}, TCP_TIMES_DEFAULT, at_right);
     a.trust(), b.trust();
-    tcp_name_t nowhere = {};
+    ip_name_t nowhere = {};
     nowhere.v4.sin_family = AF_INET;
     inet_pton(AF_INET, "10.99.0.1", &nowhere.v4.sin_addr);
-    tcp_name_set_port(&nowhere, 4123);
+    ip_name_set_port(&nowhere, 4123);
     quoit_endpoint_t *ab = a.connect_to(b.id, address_of({nowhere, b.listens_on()})), *lost = a.connect_to({9, 9}, address_of({nowhere}), 300);
     ASSERT_TRUE(run({&a, &b}, [&] { return status_of(ab) != QUOIT_IN_PROGRESS && status_of(lost) != QUOIT_IN_PROGRESS; }));
     EXPECT_EQ(QUOIT_OK, status_of(ab)) << error_text();

@@ -63,11 +63,11 @@ struct Impostor {
     void say(const void *bytes, size_t length) { ASSERT_EQ((ssize_t)length, send(fd, bytes, length, MSG_NOSIGNAL)); }
     void say_preamble(uint64_t attempt, uint32_t eager = 8192)
     {
-        tcp_preamble_t preamble = {};
+        ip_preamble_t preamble = {};
         preamble.attempt = attempt;
         preamble.limits = {eager, 1 << 20, 256 << 10, 1};
-        uint8_t bytes[TCP_PREAMBLE_SIZE];
-        tcp_preamble_write(&preamble, bytes);
+        uint8_t bytes[IP_PREAMBLE_SIZE];
+        ip_preamble_write(&preamble, bytes);
         say(bytes, sizeof bytes);
     }
 };
@@ -236,7 +236,7 @@ TEST(TcpStranger, BadPreamblesAreDropped)
         Impostor one(a, {7, 7}, 1, 0);
         ASSERT_TRUE(one.shake(a)) << kind;
         ASSERT_EQ(HANDSHAKE_DONE, one.handshake.state) << kind;
-        if (kind == 0) one.say(std::string(TCP_PREAMBLE_SIZE, 'p').data(), TCP_PREAMBLE_SIZE);
+        if (kind == 0) one.say(std::string(IP_PREAMBLE_SIZE, 'p').data(), IP_PREAMBLE_SIZE);
         if (kind == 1) one.say_preamble(1, 65536); /* more than this side allows */
         if (kind == 2) one.say("Qt", 2), shutdown(one.fd, SHUT_WR);
         ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->endpoints); }, 3000)) << kind;
@@ -297,12 +297,12 @@ TEST(TcpStranger, BytesRightBehindThePreambleBelongToTheChannel)
     frame_t frame = {};
     frame.type = FRAME_NOTICE;
     frame.total = frame.length = 5;
-    tcp_preamble_t preamble = {};
+    ip_preamble_t preamble = {};
     preamble.attempt = 1;
     preamble.limits = {8192, 1 << 20, 256 << 10, 1};
-    std::string bytes((size_t)TCP_PREAMBLE_SIZE + (size_t)FRAME_HEADER_SIZE, '\0');
-    tcp_preamble_write(&preamble, reinterpret_cast<uint8_t *>(bytes.data()));
-    frame_write(&frame, reinterpret_cast<uint8_t *>(bytes.data()) + TCP_PREAMBLE_SIZE);
+    std::string bytes((size_t)IP_PREAMBLE_SIZE + (size_t)FRAME_HEADER_SIZE, '\0');
+    ip_preamble_write(&preamble, reinterpret_cast<uint8_t *>(bytes.data()));
+    frame_write(&frame, reinterpret_cast<uint8_t *>(bytes.data()) + IP_PREAMBLE_SIZE);
     bytes += "hello";
     peer.say(bytes.data(), bytes.size());
     ASSERT_TRUE(run({&a}, [&] { return a.notices().size() == 1; }, 3000));

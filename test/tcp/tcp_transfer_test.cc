@@ -203,8 +203,8 @@ TEST(TcpTransfer, AnEndWithoutGoodbyeNamesThePeerAndEndsItsTransfers)
     ASSERT_EQ(QUOIT_OK, transport_tcp.recv(ab, {1, 1}, buffer.data(), buffer.size(), &receiving));
     ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 2}, data.data(), data.size(), &sending));
     run_for({&a, &b}, 5);
-    char name[TCP_NAME_CAPACITY];
-    std::string where = tcp_name_text(&reinterpret_cast<tcp_endpoint_t *>(ab)->pipes[0]->remote, name);
+    char name[IP_NAME_CAPACITY];
+    std::string where = ip_name_text(&reinterpret_cast<tcp_endpoint_t *>(ab)->pipes[0]->remote, name);
     auto *dying = reinterpret_cast<tcp_endpoint_t *>(ba);
     for (int i = 0; i < dying->pipe_count; i++) shutdown(dying->pipes[i]->fd, SHUT_RDWR); /* as a killed process does */
     ASSERT_TRUE(run({&a}, [&] { return a.closed() != nullptr; }));

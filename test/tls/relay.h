@@ -15,7 +15,7 @@ namespace tls_test {
 
 class Relay {
 public:
-    explicit Relay(const tcp_name_t &target) : target_(target) {}
+    explicit Relay(const ip_name_t &target) : target_(target) {}
     Relay(const Relay &) = delete;
     std::string address() const { return tcp_test::address_of({server_.name}); }
     /* After so many bytes more to the target one bit is turned. */
@@ -68,7 +68,7 @@ private:
     }
 
     tcp_test::StrayServer server_;
-    tcp_name_t target_;
+    ip_name_t target_;
     std::vector<std::unique_ptr<Link>> pairs_;
     std::string seen_;
     size_t alter_after_ = SIZE_MAX, end_after_ = SIZE_MAX, most_ = SIZE_MAX;

@@ -88,7 +88,7 @@ public:
         return done;
     }
     ucx_transport_t *inner() const { return reinterpret_cast<ucx_transport_t *>(transport); }
-    tcp_name_t listens_on() const { return inner()->listeners[0].name; }
+    ip_name_t listens_on() const { return inner()->listeners[0].name; }
 
     quoit_process_id_t id;
     quoit_transport_t *transport = nullptr;

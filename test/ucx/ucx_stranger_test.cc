@@ -23,12 +23,12 @@ public:
         ucp_worker_params_t worker_parameters = {};
         EXPECT_EQ(UCS_OK, ucx->ucp_worker_create(context, &worker_parameters, &worker));
         ucp_ep_params_t ep_parameters = {};
-        tcp_name_t name = server.listens_on();
+        ip_name_t name = server.listens_on();
         ep_parameters.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR | UCP_EP_PARAM_FIELD_ERR_HANDLER |
                                    UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
         ep_parameters.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
         ep_parameters.sockaddr.addr = &name.any;
-        ep_parameters.sockaddr.addrlen = tcp_name_size(&name);
+        ep_parameters.sockaddr.addrlen = ip_name_size(&name);
         ep_parameters.err_mode = UCP_ERR_HANDLING_MODE_PEER;
         ep_parameters.err_handler.cb = [](void *self, ucp_ep_h, ucs_status_t) { static_cast<Stray *>(self)->closed = true; };
         ep_parameters.err_handler.arg = this;
@@ -130,9 +130,9 @@ TEST(UcxStranger, NoiseOnThePortDisturbsNobody)
     const uint64_t seed = 815;
     std::mt19937_64 random(seed);
     for (uint64_t round = 0; round < 8; round++) {
-        tcp_name_t name = pair.b.listens_on();
+        ip_name_t name = pair.b.listens_on();
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ASSERT_EQ(0, connect(fd, &name.any, tcp_name_size(&name)));
+        ASSERT_EQ(0, connect(fd, &name.any, ip_name_size(&name)));
         std::string noise(1 + random() % 300, '\0');
         for (auto &byte : noise) byte = (char)random();
         if (round > 0) {

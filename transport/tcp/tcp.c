@@ -99,8 +99,8 @@ quoit_status_t tcp_open(const quoit_transport_environment_t *environment, const 
     list_init(&transport->eventful);
     list_init(&transport->graveyard);
     list_init(&transport->buffered);
-    quoit_status_t status = tcp_settings_limits(environment, &transport->limits, &transport->connect_ms);
-    if (status == QUOIT_OK) status = tcp_settings_interfaces(environment, "tcp", &transport->choice);
+    quoit_status_t status = ip_settings_limits(environment, &transport->limits, &transport->connect_ms);
+    if (status == QUOIT_OK) status = ip_settings_interfaces(environment, "tcp", &transport->choice);
     if (status == QUOIT_OK) status = tls_context_create(environment, "tcp", &transport->tls);
     if (status == QUOIT_OK) status = open_descriptors(transport);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
@@ -121,10 +121,10 @@ static quoit_status_t open_with_defaults(const quoit_transport_environment_t *en
 
 static quoit_status_t tcp_probe(const quoit_transport_environment_t *environment, char *why, size_t capacity)
 {
-    tcp_interface_t *all = NULL;
+    ip_interface_t *all = NULL;
     int count = 0, up = 0;
     (void)environment;
-    quoit_status_t status = tcp_interface_recent(&all, &count);
+    quoit_status_t status = ip_interface_recent(&all, &count);
     for (int i = 0; i < count; i++) up += (all[i].flags & IFF_UP) != 0;
     free(all);
     if (status == QUOIT_OK && up > 0) return QUOIT_OK;

@@ -23,9 +23,9 @@
 #include "transport/framing/channel.h"
 #include "transport/framing/handshake.h"
 #include "transport/framing/secrets.h"
-#include "transport/ip/tcp_address.h"
-#include "transport/ip/tcp_interface.h"
-#include "transport/ip/tcp_settings.h"
+#include "transport/ip/ip_address.h"
+#include "transport/ip/ip_interface.h"
+#include "transport/ip/ip_settings.h"
 #include "transport/process.h"
 #include "transport/tls/tls.h"
 
@@ -67,7 +67,7 @@ typedef struct tcp_socket {
     uint32_t armed; /* epoll events asked for */
     tcp_transport_t *transport;
     tcp_endpoint_t *endpoint; /* NULL: stranger */
-    tcp_name_t remote;
+    ip_name_t remote;
     uint64_t deadline;      /* STRANGER, REFUSED, CALLER */
     tls_session_t *tls;     /* owned; NULL: plain text, and while a caller is not connected */
     bool secured;           /* its handshake is done */
@@ -76,7 +76,7 @@ typedef struct tcp_socket {
     int rail;               /* the listening side's number for the interface it arrives at; 0 without rails */
     uint32_t mbps;          /* of the slower of its two interfaces; 0: unknown */
     bool proved, ready;     /* STRANGER, CALLER: handshake done; preamble through too */
-    uint8_t preamble[TCP_PREAMBLE_SIZE];
+    uint8_t preamble[IP_PREAMBLE_SIZE];
     size_t preamble_done;
     uint64_t attempt; /* STRANGER, once ready */
     bool ended;       /* STRANGER, ready: its peer has said all and left, and that is here */
@@ -90,7 +90,7 @@ typedef struct tcp_socket {
 
 /** One address of a peer while it is tried. */
 typedef struct tcp_target {
-    tcp_name_t name;
+    ip_name_t name;
     tcp_socket_t *socket; /* under way; NULL: none */
     uint64_t retry_at;
     int retry_ms, refusals;
@@ -126,7 +126,7 @@ struct tcp_endpoint {
     char text[ERROR_TEXT_CAPACITY];
     char name[TCP_TEXT_CAPACITY], description[TCP_TEXT_CAPACITY];
     channel_t *channel; /* NULL until the limits are known */
-    tcp_limits_t limits;
+    ip_limits_t limits;
     tcp_socket_t *pipes[CHANNEL_MAX_PIPES];
     int pipe_count;
     uint64_t wake; /* when tcp_endpoint_wake is to be called; CLOCK_NEVER */
@@ -135,7 +135,7 @@ struct tcp_endpoint {
     bool calling;
     bool left_early; /* disconnected with something unsent: leaves once it stands */
     uint64_t attempt, started, deadline, newest_try;
-    tcp_target_t targets[TCP_MAX_ADDRESSES];
+    tcp_target_t targets[IP_MAX_ADDRESSES];
     job_secret_t secret; /* what the calls prove; wiped when the connection stands */
     int target_count;
     list_t callers;
@@ -144,7 +144,7 @@ struct tcp_endpoint {
     list_t incoming; /* its sockets, all proved */
 
     int8_t lost_rail[CHANNEL_MAX_PIPES]; /* of pipes that are closed */
-    tcp_rail_t *rails;     /* owned, [TCP_MAX_ADDRESSES]; NULL: one interface, or either side's are not several */
+    tcp_rail_t *rails;     /* owned, [IP_MAX_ADDRESSES]; NULL: one interface, or either side's are not several */
     unsigned sockets;      /* rails: wanted by both sides' settings */
     int rail_count;        /* rails, calling: in common */
     unsigned bad_rails;    /* rails, calling: a bit for each that could not be connected */
@@ -158,13 +158,13 @@ struct tcp_endpoint {
 struct tcp_transport {
     quoit_transport_t base;
     quoit_process_id_t self;
-    char host[TCP_HOST_CAPACITY];
+    char host[IP_HOST_CAPACITY];
     tcp_times_t times;
-    tcp_limits_t limits;
+    ip_limits_t limits;
     int connect_ms;
-    tcp_choice_t choice;
+    ip_choice_t choice;
     int epoll;
-    tcp_socket_t *timer, *listeners[TCP_MAX_ADDRESSES];
+    tcp_socket_t *timer, *listeners[IP_MAX_ADDRESSES];
     int listener_count;
     uint64_t timer_at, accept_at; /* what the timer is set to; when to accept again after running out of descriptors */
     tls_context_t *tls; /* NULL: plain text */
@@ -258,7 +258,7 @@ const char *tcp_call_text(tcp_endpoint_t *endpoint);
 tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id_t peer, const char *name);
 void tcp_endpoint_destroy(tcp_endpoint_t *endpoint);
 tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer);
-quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits, bool rails);
+quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, ip_limits_t limits, bool rails);
 /** All sockets are there: the connection stands. They become the endpoint's pipes, in this order. */
 void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *sockets, int count);
 /** It ends with this thread's error text (status OK: goodbye of the peer). */
@@ -277,7 +277,7 @@ void tcp_endpoint_farewell(tcp_endpoint_t *endpoint); /* for close: what can be 
 
 /* ---- tcp_rails.c: all of it does nothing, or is not used, where an endpoint has no rails */
 /** Before calling: which of the peer's addresses are tried, on how many sockets. */
-void tcp_rails_begin(tcp_endpoint_t *endpoint, const tcp_address_t *address);
+void tcp_rails_begin(tcp_endpoint_t *endpoint, const ip_address_t *address);
 /** The address that a further socket goes to. */
 int tcp_rails_address(const tcp_endpoint_t *endpoint, int pipe);
 /** Bind a socket to the interface that faces its target. 0 or what broke. */
@@ -293,7 +293,7 @@ bool tcp_rails_lose(tcp_endpoint_t *endpoint, const tcp_socket_t *pipe);
 /** How long a pipe may be silent. */
 int tcp_rails_silence(const tcp_endpoint_t *endpoint, const tcp_socket_t *pipe);
 /** "eth0": of the socket's own address. Returns `name`. */
-const char *tcp_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE]);
+const char *ip_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE]);
 
 quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **endpoint);
 quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base);

@@ -46,12 +46,12 @@ static void forget_stranger(tcp_socket_t *stranger)
 
 static void drop_stranger(tcp_socket_t *stranger, log_level_t level, const char *cause)
 {
-    char source[TCP_NAME_CAPACITY], name[TCP_NAME_CAPACITY];
-    tcp_name_t host = stranger->remote;
-    tcp_name_set_port(&host, 0);
+    char source[IP_NAME_CAPACITY], name[IP_NAME_CAPACITY];
+    ip_name_t host = stranger->remote;
+    ip_name_set_port(&host, 0);
     if (log_enabled(level))
-        log_write_limited(tcp_name_text(&host, source), level, "tcp", "connection from %s dropped: %s",
-                          tcp_name_text(&stranger->remote, name), cause);
+        log_write_limited(ip_name_text(&host, source), level, "tcp", "connection from %s dropped: %s",
+                          ip_name_text(&stranger->remote, name), cause);
     forget_stranger(stranger);
     tcp_socket_destroy(stranger);
 }
@@ -59,12 +59,12 @@ static void drop_stranger(tcp_socket_t *stranger, log_level_t level, const char 
 /* It has been told, and is listened to until it has closed: an immediate close() could destroy the reason on its way. */
 static void turn_away(tcp_socket_t *stranger, log_level_t level, const char *cause)
 {
-    char source[TCP_NAME_CAPACITY], name[TCP_NAME_CAPACITY];
-    tcp_name_t host = stranger->remote;
-    tcp_name_set_port(&host, 0);
+    char source[IP_NAME_CAPACITY], name[IP_NAME_CAPACITY];
+    ip_name_t host = stranger->remote;
+    ip_name_set_port(&host, 0);
     if (log_enabled(level))
-        log_write_limited(tcp_name_text(&host, source), level, "tcp", "connection from %s refused: %s",
-                          tcp_name_text(&stranger->remote, name), cause);
+        log_write_limited(ip_name_text(&host, source), level, "tcp", "connection from %s refused: %s",
+                          ip_name_text(&stranger->remote, name), cause);
     shutdown(stranger->fd, SHUT_WR);
     uint64_t deadline = clock_deadline(REFUSED_MS); /* it still counts as a stranger, and may have to make room */
     if (deadline < stranger->deadline) stranger->deadline = deadline;
@@ -215,9 +215,9 @@ static void verdict(tcp_socket_t *stranger)
     handshake_accept(stranger->handshake);
 }
 
-static quoit_status_t agree_on_limits(tcp_endpoint_t *endpoint, const tcp_preamble_t *preamble)
+static quoit_status_t agree_on_limits(tcp_endpoint_t *endpoint, const ip_preamble_t *preamble)
 {
-    tcp_limits_t ours = endpoint->transport->limits, theirs = preamble->limits;
+    ip_limits_t ours = endpoint->transport->limits, theirs = preamble->limits;
     if (endpoint->channel != NULL && (endpoint->rails != NULL) != preamble->rails)
         return error_set(QUOIT_ERR_PROTOCOL, "tcp: %s %s rails, this side %s; QUOIT_INTERFACE must name several interfaces on both hosts or on neither",
                          endpoint->name, preamble->rails ? "uses" : "uses no", preamble->rails ? "none" : "does");
@@ -255,8 +255,8 @@ static void establish_if_complete(tcp_endpoint_t *endpoint)
 static void preamble_arrived(tcp_socket_t *stranger)
 {
     tcp_endpoint_t *endpoint = stranger->endpoint;
-    tcp_preamble_t preamble;
-    quoit_status_t status = tcp_preamble_parse(stranger->preamble, &preamble);
+    ip_preamble_t preamble;
+    quoit_status_t status = ip_preamble_parse(stranger->preamble, &preamble);
     if (status == QUOIT_OK && stranger->handshake->pipe == 0) {
         size_t length = strlen(endpoint->name);
         if (endpoint->count == 0 && strchr(endpoint->name, '(') == NULL)
@@ -409,7 +409,7 @@ void tcp_stranger_ready(tcp_socket_t *stranger, uint32_t events)
 
 /* ---------------------------------------------------------------- listening */
 
-static void greet(tcp_transport_t *transport, int fd, const tcp_name_t *remote)
+static void greet(tcp_transport_t *transport, int fd, const ip_name_t *remote)
 {
     if (transport->stranger_count >= TCP_MAX_STRANGERS) make_room(transport);
     tcp_socket_t *stranger = tcp_socket_create(transport, TCP_STRANGER, fd, EPOLLIN);
@@ -436,7 +436,7 @@ void tcp_accept_ready(tcp_socket_t *listener)
 {
     tcp_transport_t *transport = listener->transport;
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
-        tcp_name_t remote;
+        ip_name_t remote;
         socklen_t size = sizeof remote;
         int fd = accept4(listener->fd, &remote.any, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
@@ -456,9 +456,9 @@ void tcp_accept_ready(tcp_socket_t *listener)
 }
 
 /* One listening socket on this address and a port of the kernel's choice, which is written into `name`. */
-static quoit_status_t listen_on(tcp_transport_t *transport, tcp_interface_t *interface, tcp_name_t *name)
+static quoit_status_t listen_on(tcp_transport_t *transport, ip_interface_t *interface, ip_name_t *name)
 {
-    char text[TCP_NAME_CAPACITY];
+    char text[IP_NAME_CAPACITY];
     const char *doing = "open a socket for";
     socklen_t size = sizeof *name;
     int one = 1;
@@ -467,7 +467,7 @@ static quoit_status_t listen_on(tcp_transport_t *transport, tcp_interface_t *int
     if (fd < 0) goto failed;
     if (name->any.sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
     doing = "bind";
-    if (bind(fd, &name->any, tcp_name_size(name)) != 0) goto failed;
+    if (bind(fd, &name->any, ip_name_size(name)) != 0) goto failed;
     doing = "listen on";
     if (listen(fd, BACKLOG) != 0 || getsockname(fd, &name->any, &size) != 0) goto failed;
     tcp_socket_t *listener = tcp_socket_create(transport, TCP_LISTENER, fd, EPOLLIN);
@@ -476,7 +476,7 @@ static quoit_status_t listen_on(tcp_transport_t *transport, tcp_interface_t *int
     return QUOIT_OK;
 
 failed:
-    error_set_errno(QUOIT_ERR_NETWORK, errno, "tcp: cannot %s %s of interface %s", doing, tcp_name_text(&interface->address, text),
+    error_set_errno(QUOIT_ERR_NETWORK, errno, "tcp: cannot %s %s of interface %s", doing, ip_name_text(&interface->address, text),
                     interface->name);
     if (fd >= 0) close(fd);
     return QUOIT_ERR_NETWORK;
@@ -495,7 +495,7 @@ static quoit_status_t ensure_listeners(tcp_transport_t *transport)
 {
     quoit_status_t status = QUOIT_OK;
     for (int i = 0; i < transport->choice.count; i++) {
-        tcp_name_t name;
+        ip_name_t name;
         status = listen_on(transport, &transport->choice.chosen[i], &name);
         if (status == QUOIT_OK) {
             tcp_socket_t *listener = transport->listeners[transport->listener_count - 1];
@@ -515,7 +515,7 @@ static quoit_status_t ensure_listeners(tcp_transport_t *transport)
 quoit_status_t tcp_listen(quoit_transport_t *base, void *bytes, size_t *length)
 {
     tcp_transport_t *transport = (tcp_transport_t *)base;
-    tcp_address_t address = {.limits = transport->limits};
+    ip_address_t address = {.limits = transport->limits};
     quoit_status_t status = transport->listener_count > 0 ? QUOIT_OK : ensure_listeners(transport);
     if (status != QUOIT_OK) return status;
     for (int i = 0; i < transport->listener_count; i++) {
@@ -523,5 +523,5 @@ quoit_status_t tcp_listen(quoit_transport_t *base, void *bytes, size_t *length)
         address.mbps[i] = transport->listeners[i]->mbps;
         address.names[address.count++] = transport->listeners[i]->remote;
     }
-    return tcp_address_write(&address, bytes, length);
+    return ip_address_write(&address, bytes, length);
 }

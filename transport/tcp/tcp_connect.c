@@ -45,12 +45,12 @@ static const char *unanswered(const tcp_socket_t *caller)
 /* "10.0.0.7:4123 (Connection refused), [fd00::7]:4123 (no answer)" */
 static void list_targets(const tcp_endpoint_t *endpoint, text_t *text)
 {
-    char name[TCP_NAME_CAPACITY];
+    char name[IP_NAME_CAPACITY];
     for (int i = 0; i < endpoint->target_count; i++) {
         const tcp_target_t *target = &endpoint->targets[i];
         const char *cause = target->cause[0] != 0 ? target->cause : "not tried yet";
         if (target->socket != NULL && target->cause[0] == 0) cause = unanswered(target->socket);
-        text_append(text, "%s%s (%s)", i == 0 ? "" : ", ", tcp_name_text(&target->name, name), cause);
+        text_append(text, "%s%s (%s)", i == 0 ? "" : ", ", ip_name_text(&target->name, name), cause);
     }
 }
 
@@ -94,9 +94,9 @@ static void caller_failed(tcp_socket_t *caller, int pause_ms, const char *cause)
     tcp_target_t *target = &endpoint->targets[caller->address];
     bool whole = endpoint->chosen != NULL;
     if (whole && tcp_rails_pass_over(caller, cause)) return;
-    char name[TCP_NAME_CAPACITY];
+    char name[IP_NAME_CAPACITY];
     snprintf(target->cause, sizeof target->cause, "%s", cause);
-    log_debug("tcp", "%s at %s: %s", endpoint->name, tcp_name_text(&target->name, name), cause);
+    log_debug("tcp", "%s at %s: %s", endpoint->name, ip_name_text(&target->name, name), cause);
     if (target->retry_ms == 0) target->retry_ms = endpoint->transport->times.retry_least;
     target->retry_at = clock_after(clock_now(), pause_ms > 0 ? pause_ms : target->retry_ms);
     target->retry_ms *= 2;
@@ -131,12 +131,12 @@ static void caller_failed_errno(tcp_socket_t *caller, int error)
 /* ---------------------------------------------------------------- calling */
 
 /* A scope is this host's own business: take that of the interface in use here. */
-static void set_scope(const tcp_transport_t *transport, tcp_name_t *name)
+static void set_scope(const tcp_transport_t *transport, ip_name_t *name)
 {
-    if (!tcp_name_is_link_local(name)) return;
+    if (!ip_name_is_link_local(name)) return;
     for (int i = 0; i < transport->choice.count; i++) {
         name->v6.sin6_scope_id = if_nametoindex(transport->choice.chosen[i].name);
-        if (tcp_name_is_link_local(&transport->choice.chosen[i].address)) return;
+        if (ip_name_is_link_local(&transport->choice.chosen[i].address)) return;
     }
 }
 
@@ -144,7 +144,7 @@ static void set_scope(const tcp_transport_t *transport, tcp_name_t *name)
 static int start_caller(tcp_endpoint_t *endpoint, int address, int pipe)
 {
     tcp_transport_t *transport = endpoint->transport;
-    tcp_name_t name = endpoint->targets[address].name;
+    ip_name_t name = endpoint->targets[address].name;
     set_scope(transport, &name);
     int fd = socket(name.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return errno;
@@ -159,7 +159,7 @@ static int start_caller(tcp_endpoint_t *endpoint, int address, int pipe)
     if (pipe > 0) caller->deadline = clock_deadline(endpoint->rails != NULL ? 2 * transport->times.rail : transport->times.handshake);
     tcp_socket_set_coming(caller);
     int error = endpoint->rails != NULL ? tcp_rails_bind(caller) : 0;
-    if (error == 0 && connect(fd, &name.any, tcp_name_size(&name)) != 0 && errno != EINPROGRESS) error = errno;
+    if (error == 0 && connect(fd, &name.any, ip_name_size(&name)) != 0 && errno != EINPROGRESS) error = errno;
     if (error != 0) {
         if (pipe == 0) endpoint->targets[address].socket = NULL;
         tcp_socket_destroy(caller);
@@ -294,10 +294,10 @@ static void handshake_failed(tcp_socket_t *caller)
 static void make_preamble(tcp_socket_t *caller)
 {
     tcp_endpoint_t *endpoint = caller->endpoint;
-    tcp_preamble_t preamble = {.attempt = endpoint->attempt, .limits = endpoint->limits, .pid = (uint32_t)getpid(),
+    ip_preamble_t preamble = {.attempt = endpoint->attempt, .limits = endpoint->limits, .pid = (uint32_t)getpid(),
                                .rails = endpoint->rails != NULL, .rail = (uint8_t)caller->rail, .mbps = caller->mbps};
     memcpy(preamble.host, endpoint->transport->host, sizeof preamble.host);
-    tcp_preamble_write(&preamble, caller->preamble);
+    ip_preamble_write(&preamble, caller->preamble);
     caller->proved = true;
 }
 
@@ -395,13 +395,13 @@ void tcp_call_ready(tcp_socket_t *caller, uint32_t events)
 
 /* ---------------------------------------------------------------- the table's call */
 
-static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t *peer, const tcp_address_t *address)
+static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t *peer, const ip_address_t *address)
 {
     tcp_transport_t *transport = endpoint->transport;
     quoit_status_t status = random_bytes(&endpoint->attempt, sizeof endpoint->attempt);
-    bool rails = transport->choice.rails > 1 && tcp_address_rails(address) > 1;
+    bool rails = transport->choice.rails > 1 && ip_address_rails(address) > 1;
     if (status == QUOIT_OK && endpoint->channel == NULL)
-        status = tcp_endpoint_set_limits(endpoint, tcp_limits_least(transport->limits, address->limits), rails);
+        status = tcp_endpoint_set_limits(endpoint, ip_limits_least(transport->limits, address->limits), rails);
     if (status != QUOIT_OK) return status;
     endpoint->target_count = address->count;
     for (int i = 0; i < address->count; i++) endpoint->targets[i] = (tcp_target_t){.name = address->names[i]};
@@ -417,7 +417,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
 {
     tcp_transport_t *transport = (tcp_transport_t *)base;
     tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, peer->process);
-    tcp_address_t address;
+    ip_address_t address;
     if (endpoint != NULL && (endpoint->life == TCP_STANDING || endpoint->calling)) {
         if (endpoint->left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
         if (endpoint->count == 0 && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
@@ -430,7 +430,7 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         return error_set(QUOIT_ERR_INVALID, "tcp: a process does not connect to itself");
     if (!secrets_has(transport->jobs, peer->job))
         return error_set(QUOIT_ERR_INVALID, "tcp: no secret is known for job %016llx", (unsigned long long)peer->job);
-    quoit_status_t status = tcp_address_parse(peer->address, peer->address_length, &address);
+    quoit_status_t status = ip_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name != NULL ? peer->name : "a peer");
     bool fresh = endpoint == NULL;
     if (fresh) endpoint = tcp_endpoint_create(transport, peer->process, peer->name);

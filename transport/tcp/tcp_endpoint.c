@@ -108,14 +108,14 @@ void tcp_endpoint_reap(tcp_endpoint_t *endpoint)
     if (gone || left) tcp_endpoint_destroy(endpoint);
 }
 
-quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t limits, bool rails)
+quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, ip_limits_t limits, bool rails)
 {
     channel_config_t config = {.ops = endpoint->transport->tls != NULL ? &tcp_secure_pipe_ops : &tcp_pipe_ops,
                                .eager_limit = limits.eager_limit,
                                .eager_pool = limits.eager_pool,
                                .segment_size = limits.segment_size,
                                .rails = rails};
-    if (rails) endpoint->rails = calloc(TCP_MAX_ADDRESSES, sizeof *endpoint->rails);
+    if (rails) endpoint->rails = calloc(IP_MAX_ADDRESSES, sizeof *endpoint->rails);
     if (rails && endpoint->rails == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for the rails of a connection");
     endpoint->sockets = limits.sockets;
     quoit_status_t status = channel_create(&config, endpoint->name, &endpoint->channel);
@@ -125,16 +125,16 @@ quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, tcp_limits_t li
 
 /* ---------------------------------------------------------------- standing */
 
-const char *tcp_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE])
+const char *ip_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE])
 {
-    tcp_name_t local;
+    ip_name_t local;
     socklen_t size = sizeof local;
-    tcp_interface_t *all = NULL;
+    ip_interface_t *all = NULL;
     int count = 0;
     snprintf(name, IF_NAMESIZE, "?");
-    if (getsockname(socket->fd, &local.any, &size) != 0 || tcp_interface_recent(&all, &count) != QUOIT_OK) return name;
+    if (getsockname(socket->fd, &local.any, &size) != 0 || ip_interface_recent(&all, &count) != QUOIT_OK) return name;
     for (int i = 0; i < count; i++) {
-        const tcp_name_t *address = &all[i].address;
+        const ip_name_t *address = &all[i].address;
         if (address->any.sa_family != local.any.sa_family) continue;
         bool same = local.any.sa_family == AF_INET6
                         ? memcmp(&address->v6.sin6_addr, &local.v6.sin6_addr, sizeof local.v6.sin6_addr) == 0
@@ -163,7 +163,7 @@ static void leave(tcp_endpoint_t *endpoint)
 
 void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *sockets, int count)
 {
-    char remote[TCP_NAME_CAPACITY], interface[IF_NAMESIZE];
+    char remote[IP_NAME_CAPACITY], interface[IF_NAMESIZE];
     void *pipes[CHANNEL_MAX_PIPES];
     job_secret_wipe(&endpoint->secret);
     for (int i = 0; i < count; i++) {
@@ -186,7 +186,7 @@ void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *socke
     endpoint->wake = CLOCK_NEVER;
     const tls_session_t *tls = endpoint->pipes[0]->tls;
     snprintf(endpoint->description, sizeof endpoint->description, "tcp %s via %s, %d socket%s%s%s",
-             tcp_name_text(&endpoint->pipes[0]->remote, remote), tcp_interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
+             ip_name_text(&endpoint->pipes[0]->remote, remote), ip_interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
              tls != NULL ? ", " : "", tls != NULL ? tls_session_description(tls) : "");
     channel_open(endpoint->channel, endpoint->name, pipes, count);
     if (endpoint->rails != NULL) tcp_rails_establish(endpoint);
@@ -419,11 +419,11 @@ static void standing_wake(tcp_endpoint_t *endpoint, uint64_t now)
         if (pipe == NULL) continue;
         if (tcp_socket_is_silent(pipe, now, endpoint->rails != NULL ? tcp_rails_silence(endpoint, pipe) : endpoint->transport->times.silence)) {
             if (endpoint->rails != NULL && tcp_rails_lose(endpoint, pipe)) continue;
-            char remote[TCP_NAME_CAPACITY];
+            char remote[IP_NAME_CAPACITY];
             tcp_endpoint_end(endpoint, error_set(QUOIT_ERR_NETWORK,
                                                  "tcp: %s (%s) has acknowledged nothing for %.3g s while %zu bytes wait; its host is down "
                                                  "or the link to it is cut",
-                                                 endpoint->name, tcp_name_text(&pipe->remote, remote),
+                                                 endpoint->name, ip_name_text(&pipe->remote, remote),
                                                  endpoint->transport->times.silence / 1e3, tcp_socket_unacknowledged(pipe)));
             return;
         }

@@ -24,11 +24,11 @@ static int facing(const tcp_transport_t *transport, const tcp_target_t *target)
 {
     int same = -1, near = -1;
     for (int i = 0; i < transport->choice.count; i++) {
-        const tcp_interface_t *own = &transport->choice.chosen[i];
+        const ip_interface_t *own = &transport->choice.chosen[i];
         if (own->address.any.sa_family != target->name.any.sa_family) continue;
         bool placed = transport->choice.rail[i] == target->rail;
         if (placed && same < 0) same = i;
-        if (tcp_interface_reaches(own, &target->name) && (near < 0 || placed)) near = i;
+        if (ip_interface_reaches(own, &target->name) && (near < 0 || placed)) near = i;
     }
     return near >= 0 ? near : same;
 }
@@ -43,10 +43,10 @@ static void count_sockets(tcp_endpoint_t *endpoint)
     endpoint->limits.sockets = endpoint->sockets > usable ? endpoint->sockets : usable;
 }
 
-void tcp_rails_begin(tcp_endpoint_t *endpoint, const tcp_address_t *address)
+void tcp_rails_begin(tcp_endpoint_t *endpoint, const ip_address_t *address)
 {
     tcp_transport_t *transport = endpoint->transport;
-    int theirs = tcp_address_rails(address), count = 0;
+    int theirs = ip_address_rails(address), count = 0;
     endpoint->rail_count = theirs < transport->choice.rails ? theirs : transport->choice.rails;
     for (int i = 0; i < address->count; i++) {
         if (address->rail[i] >= endpoint->rail_count) continue;
@@ -76,37 +76,37 @@ int tcp_rails_address(const tcp_endpoint_t *endpoint, int pipe)
 }
 
 /* The target is this host's own: such bytes go over the loopback device, whatever the address. */
-static bool is_local(const tcp_interface_t *interface, const tcp_name_t *target)
+static bool is_local(const ip_interface_t *interface, const ip_name_t *target)
 {
-    tcp_interface_t only = *interface;
+    ip_interface_t only = *interface;
     only.bits = target->any.sa_family == AF_INET6 ? 128 : 32;
-    return tcp_interface_reaches(&only, target);
+    return ip_interface_reaches(&only, target);
 }
 
 int tcp_rails_bind(tcp_socket_t *caller)
 {
     const tcp_target_t *target = &caller->endpoint->targets[caller->address];
-    const tcp_choice_t *choice = &caller->transport->choice;
+    const ip_choice_t *choice = &caller->transport->choice;
     int own = facing(caller->transport, target);
     caller->rail = target->rail;
     caller->mbps = target->mbps;
     if (own < 0) return 0;
-    const tcp_interface_t *interface = &choice->chosen[own];
+    const ip_interface_t *interface = &choice->chosen[own];
     /* A wish: with it two interfaces in one network work too; old kernels want privileges for it. */
     if (!is_local(interface, &target->name))
         (void)setsockopt(caller->fd, SOL_SOCKET, SO_BINDTODEVICE, interface->name, (socklen_t)strlen(interface->name) + 1);
-    return bind(caller->fd, &interface->address.any, tcp_name_size(&interface->address)) == 0 ? 0 : errno;
+    return bind(caller->fd, &interface->address.any, ip_name_size(&interface->address)) == 0 ? 0 : errno;
 }
 
 bool tcp_rails_pass_over(tcp_socket_t *caller, const char *cause)
 {
     tcp_endpoint_t *endpoint = caller->endpoint;
     const tcp_target_t *target = &endpoint->targets[caller->address], *first = &endpoint->targets[endpoint->chosen->address];
-    char name[TCP_NAME_CAPACITY];
+    char name[IP_NAME_CAPACITY];
     if (endpoint->rails == NULL || caller->pipe == 0 || target->rail == first->rail) return false;
     int own = facing(endpoint->transport, target);
     log_warn("tcp", "rail %s to %s of %s is not used: %s; the others carry its part",
-             own >= 0 ? endpoint->transport->choice.chosen[own].name : "?", tcp_name_text(&target->name, name), endpoint->name, cause);
+             own >= 0 ? endpoint->transport->choice.chosen[own].name : "?", ip_name_text(&target->name, name), endpoint->name, cause);
     endpoint->bad_rails |= 1u << target->rail;
     count_sockets(endpoint);
     tcp_call_drop(endpoint);
@@ -122,28 +122,28 @@ static int own_rail(const tcp_transport_t *transport, const char *interface)
 {
     for (int i = 0; i < transport->choice.count; i++)
         if (strcmp(transport->choice.chosen[i].name, interface) == 0) return transport->choice.rail[i];
-    return TCP_MAX_ADDRESSES;
+    return IP_MAX_ADDRESSES;
 }
 
 static void name_rail(tcp_endpoint_t *endpoint, const tcp_socket_t *pipe)
 {
-    char interface[IF_NAMESIZE], from[TCP_NAME_CAPACITY] = "?", to[TCP_NAME_CAPACITY];
+    char interface[IF_NAMESIZE], from[IP_NAME_CAPACITY] = "?", to[IP_NAME_CAPACITY];
     tcp_rail_t *rail = &endpoint->rails[pipe->rail];
-    tcp_name_t local;
+    ip_name_t local;
     socklen_t size = sizeof local;
     if (rail->text[0] != 0) return;
-    tcp_interface_of(pipe, interface);
+    ip_interface_of(pipe, interface);
     if (getsockname(pipe->fd, &local.any, &size) == 0) {
-        tcp_name_set_port(&local, 0);
-        tcp_name_text(&local, from);
+        ip_name_set_port(&local, 0);
+        ip_name_text(&local, from);
     }
-    snprintf(rail->text, sizeof rail->text, "%s (%s -> %s)", interface, from, tcp_name_text(&pipe->remote, to));
+    snprintf(rail->text, sizeof rail->text, "%s (%s -> %s)", interface, from, ip_name_text(&pipe->remote, to));
     rail->own = own_rail(endpoint->transport, interface);
 }
 
 void tcp_rails_establish(tcp_endpoint_t *endpoint)
 {
-    int sockets[TCP_MAX_ADDRESSES] = {0};
+    int sockets[IP_MAX_ADDRESSES] = {0};
     bool known = true;
     for (int i = 0; i < endpoint->pipe_count; i++) {
         const tcp_socket_t *pipe = endpoint->pipes[i];

@@ -80,13 +80,13 @@ static quoit_status_t secure_write(void *pipe, const struct iovec *iov, int coun
 static quoit_status_t secure_read(void *pipe, const struct iovec *iov, int count, size_t *got)
 {
     tcp_socket_t *socket = pipe;
-    char remote[TCP_NAME_CAPACITY];
+    char remote[IP_NAME_CAPACITY];
     if (socket->dry) return QUOIT_ERR_AGAIN;
     int error = tls_session_receive(socket->tls, iov, count, got, &socket->dry);
     if (error == 0) return QUOIT_OK;
     if (error == EAGAIN) return QUOIT_ERR_AGAIN;
     if (error == EPROTO)
-        return error_set(QUOIT_ERR_PROTOCOL, "%s: %s", tcp_name_text(&socket->remote, remote), tls_session_cause(socket->tls));
+        return error_set(QUOIT_ERR_PROTOCOL, "%s: %s", ip_name_text(&socket->remote, remote), tls_session_cause(socket->tls));
     return tcp_socket_tell_end(socket, error == ENODATA ? socket->write_error : error);
 }
 

@@ -236,10 +236,10 @@ static quoit_status_t pipe_write(void *pipe, const struct iovec *iov, int count,
 
 quoit_status_t tcp_socket_tell_end(const tcp_socket_t *socket, int error)
 {
-    char remote[TCP_NAME_CAPACITY];
+    char remote[IP_NAME_CAPACITY];
     for (int i = 0; i < socket->endpoint->pipe_count; i++) /* the channel reads the others once more, though epoll has not told of them yet */
         if (socket->endpoint->pipes[i] != NULL) socket->endpoint->pipes[i]->dry = false;
-    tcp_name_text(&socket->remote, remote);
+    ip_name_text(&socket->remote, remote);
     if (error == 0)
         return error_set(QUOIT_ERR_PEER, "%s closed the connection without goodbye; its process exited or its host dropped the link",
                          remote);

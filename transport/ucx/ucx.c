@@ -77,7 +77,7 @@ static quoit_status_t failed(const ucx_transport_t *transport, const char *doing
  */
 static quoit_status_t choose_family(ucx_transport_t *transport)
 {
-    tcp_choice_t *choice = &transport->choice;
+    ip_choice_t *choice = &transport->choice;
     int kept = 0;
     for (int i = 0; i < choice->count; i++)
         if (choice->chosen[i].address.any.sa_family == AF_INET) choice->chosen[kept++] = choice->chosen[i];
@@ -198,9 +198,9 @@ static quoit_status_t ucx_open(const quoit_transport_environment_t *environment,
     list_t *lists[] = {&transport->endpoints, &transport->links,      &transport->ready,      &transport->eventful,
                        &transport->orphans,   &transport->free_tasks, &transport->free_chunks};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) list_init(lists[i]);
-    status = tcp_settings_limits(environment, &transport->limits, &transport->connect_ms);
+    status = ip_settings_limits(environment, &transport->limits, &transport->connect_ms);
     transport->limits.sockets = 1;
-    if (status == QUOIT_OK) status = tcp_settings_interfaces(environment, "ucx", &transport->choice);
+    if (status == QUOIT_OK) status = ip_settings_interfaces(environment, "ucx", &transport->choice);
     if (status == QUOIT_OK) status = choose_family(transport);
     if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status == QUOIT_OK) status = secrets_create(&transport->jobs);

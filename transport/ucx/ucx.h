@@ -21,7 +21,7 @@
 #include "transport/framing/channel.h"
 #include "transport/framing/handshake.h"
 #include "transport/framing/secrets.h"
-#include "transport/ip/tcp_settings.h"
+#include "transport/ip/ip_settings.h"
 #include "transport/process.h"
 #include "transport/ucx/ucx_header.h"
 #include "transport/ucx/ucx_library.h"
@@ -74,13 +74,13 @@ struct ucx_link {
     ucx_endpoint_t *endpoint; /* NULL: a stranger that has proved nothing, or FAREWELL */
     ucx_kind_t kind;
     ucp_ep_h ep;
-    tcp_name_t remote;
+    ip_name_t remote;
     uint64_t deadline;      /* STRANGER, CALLER, FAREWELL */
     handshake_t *handshake; /* owned; STRANGER, CALLER */
     int address;            /* CALLER: number of the address */
     bool proved;            /* STRANGER: the verdict was given; CALLER: our proof is out */
     bool hears_out;         /* it was told why it is refused, and closes when it has heard that */
-    uint8_t preamble[TCP_PREAMBLE_SIZE];
+    uint8_t preamble[IP_PREAMBLE_SIZE];
     size_t preamble_done;
 
     list_t tasks; /* under way */
@@ -94,7 +94,7 @@ struct ucx_link {
 
 /** One address of a peer while it is tried. */
 typedef struct ucx_target {
-    tcp_name_t name;
+    ip_name_t name;
     uint64_t retry_at;
     int retry_ms;
     bool hopeless;  /* no use trying again */
@@ -120,7 +120,7 @@ struct ucx_endpoint {
     char text[ERROR_TEXT_CAPACITY];
     char name[UCX_TEXT_CAPACITY], description[UCX_TEXT_CAPACITY];
     channel_t *channel; /* NULL until the limits are known */
-    tcp_limits_t limits;
+    ip_limits_t limits;
     ucx_link_t *link; /* STANDING, LEAVING */
 
     /* COMING */
@@ -128,7 +128,7 @@ struct ucx_endpoint {
     bool left_early; /* disconnected with something unsent: leaves once it stands */
     uint64_t started, deadline, next_try;
     job_secret_t secret; /* what the calls prove; wiped when the connection stands */
-    ucx_target_t targets[TCP_MAX_ADDRESSES];
+    ucx_target_t targets[IP_MAX_ADDRESSES];
     int target_count, next_target;
     ucx_link_t *caller;   /* this side's try */
     ucx_link_t *incoming; /* the peer's, proved */
@@ -137,22 +137,22 @@ struct ucx_endpoint {
 typedef struct ucx_listener {
     ucx_transport_t *transport;
     ucp_listener_h handle;
-    tcp_name_t name;
+    ip_name_t name;
 } ucx_listener_t;
 
 struct ucx_transport {
     quoit_transport_t base;
     quoit_process_id_t self;
-    char host[TCP_HOST_CAPACITY];
+    char host[IP_HOST_CAPACITY];
     const ucx_library_t *ucx;
-    tcp_limits_t limits;
+    ip_limits_t limits;
     int connect_ms;
-    tcp_choice_t choice;
+    ip_choice_t choice;
     ucp_context_h context;
     ucp_worker_h worker;
     int epoll, timer, worker_fd;
     uint64_t timer_at;
-    ucx_listener_t listeners[TCP_MAX_ADDRESSES];
+    ucx_listener_t listeners[IP_MAX_ADDRESSES];
     int listener_count;
     struct {
         ucp_conn_request_h handle;
@@ -217,7 +217,7 @@ bool ucx_handshake_move(ucx_link_t *link);
 ucx_endpoint_t *ucx_endpoint_create(ucx_transport_t *transport, quoit_process_id_t peer, const char *name);
 void ucx_endpoint_destroy(ucx_endpoint_t *endpoint);
 ucx_endpoint_t *ucx_endpoint_find(const ucx_transport_t *transport, quoit_process_id_t peer);
-quoit_status_t ucx_endpoint_set_limits(ucx_endpoint_t *endpoint, tcp_limits_t limits);
+quoit_status_t ucx_endpoint_set_limits(ucx_endpoint_t *endpoint, ip_limits_t limits);
 void ucx_endpoint_establish(ucx_endpoint_t *endpoint, ucx_link_t *link);
 /** It ends with this thread's error text (status OK: goodbye of the peer). */
 void ucx_endpoint_end(ucx_endpoint_t *endpoint, quoit_status_t status);

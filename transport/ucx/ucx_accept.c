@@ -31,11 +31,11 @@ void ucx_distrust(quoit_transport_t *base, uint64_t job) { secrets_remove(((ucx_
 
 static void log_stranger(const ucx_link_t *stranger, log_level_t level, const char *what, const char *cause)
 {
-    char source[TCP_NAME_CAPACITY], name[TCP_NAME_CAPACITY];
-    tcp_name_t host = stranger->remote;
+    char source[IP_NAME_CAPACITY], name[IP_NAME_CAPACITY];
+    ip_name_t host = stranger->remote;
     if (!log_enabled(level)) return;
-    tcp_name_set_port(&host, 0);
-    log_write_limited(tcp_name_text(&host, source), level, "ucx", "connection from %s %s: %s", tcp_name_text(&stranger->remote, name),
+    ip_name_set_port(&host, 0);
+    log_write_limited(ip_name_text(&host, source), level, "ucx", "connection from %s %s: %s", ip_name_text(&stranger->remote, name),
                       what, cause);
 }
 
@@ -124,9 +124,9 @@ void ucx_strangers_look(ucx_transport_t *transport, quoit_process_id_t peer)
     }
 }
 
-static quoit_status_t agree_on_limits(ucx_endpoint_t *endpoint, tcp_limits_t theirs)
+static quoit_status_t agree_on_limits(ucx_endpoint_t *endpoint, ip_limits_t theirs)
 {
-    tcp_limits_t ours = endpoint->channel ? endpoint->limits : endpoint->transport->limits;
+    ip_limits_t ours = endpoint->channel ? endpoint->limits : endpoint->transport->limits;
     bool same = ours.eager_limit == theirs.eager_limit && ours.eager_pool == theirs.eager_pool && ours.segment_size == theirs.segment_size;
     bool within = theirs.eager_limit <= ours.eager_limit && theirs.eager_pool <= ours.eager_pool && theirs.segment_size <= ours.segment_size;
     if (endpoint->channel && same) return QUOIT_OK;
@@ -139,14 +139,14 @@ static quoit_status_t agree_on_limits(ucx_endpoint_t *endpoint, tcp_limits_t the
 static void read_preamble(ucx_link_t *incoming)
 {
     ucx_endpoint_t *endpoint = incoming->endpoint;
-    tcp_preamble_t preamble;
+    ip_preamble_t preamble;
     incoming->preamble_done += ucx_link_take(incoming, incoming->preamble + incoming->preamble_done,
                                              sizeof incoming->preamble - incoming->preamble_done);
     if (incoming->preamble_done < sizeof incoming->preamble) {
         if (incoming->broken != UCS_OK) incoming_lost(incoming, ucx_link_cause(incoming));
         return;
     }
-    quoit_status_t status = tcp_preamble_parse(incoming->preamble, &preamble);
+    quoit_status_t status = ip_preamble_parse(incoming->preamble, &preamble);
     size_t length = strlen(endpoint->name);
     if (status == QUOIT_OK && endpoint->count == 0 && !strchr(endpoint->name, '('))
         snprintf(endpoint->name + length, sizeof endpoint->name - length, " (%s, pid %u)", preamble.host, preamble.pid);
@@ -231,25 +231,25 @@ int ucx_accept_requests(ucx_transport_t *transport)
 }
 
 /* One listener on this address and a port of the kernel's choice. */
-static quoit_status_t listen_on(ucx_transport_t *transport, const tcp_interface_t *interface)
+static quoit_status_t listen_on(ucx_transport_t *transport, const ip_interface_t *interface)
 {
-    char text[TCP_NAME_CAPACITY];
+    char text[IP_NAME_CAPACITY];
     ucx_listener_t *listener = &transport->listeners[transport->listener_count];
     ucp_listener_attr_t about = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
     *listener = (ucx_listener_t){.transport = transport, .name = interface->address};
     ucp_listener_params_t parameters = {
         .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
-        .sockaddr = {.addr = &interface->address.any, .addrlen = tcp_name_size(&interface->address)},
+        .sockaddr = {.addr = &interface->address.any, .addrlen = ip_name_size(&interface->address)},
         .conn_handler = {.cb = request_arrived, .arg = listener},
     };
     ucs_status_t status = transport->ucx->ucp_listener_create(transport->worker, &parameters, &listener->handle);
     if (status == UCS_OK) {
         status = transport->ucx->ucp_listener_query(listener->handle, &about);
-        if (status == UCS_OK) memcpy(&listener->name, &about.sockaddr, tcp_name_size(&interface->address));
+        if (status == UCS_OK) memcpy(&listener->name, &about.sockaddr, ip_name_size(&interface->address));
         else transport->ucx->ucp_listener_destroy(listener->handle);
     }
     if (status != UCS_OK)
-        return error_set(QUOIT_ERR_NETWORK, "ucx: cannot listen on %s of interface %s: %s", tcp_name_text(&interface->address, text),
+        return error_set(QUOIT_ERR_NETWORK, "ucx: cannot listen on %s of interface %s: %s", ip_name_text(&interface->address, text),
                          interface->name, transport->ucx->ucs_status_string(status));
     transport->listener_count++;
     return QUOIT_OK;
@@ -258,7 +258,7 @@ static quoit_status_t listen_on(ucx_transport_t *transport, const tcp_interface_
 quoit_status_t ucx_listen(quoit_transport_t *base, void *bytes, size_t *length)
 {
     ucx_transport_t *transport = (ucx_transport_t *)base;
-    tcp_address_t address = {.limits = transport->limits};
+    ip_address_t address = {.limits = transport->limits};
     quoit_status_t status = QUOIT_OK;
     for (int i = 0; i < transport->choice.count && transport->listener_count <= i; i++) {
         status = listen_on(transport, &transport->choice.chosen[i]);
@@ -268,5 +268,5 @@ quoit_status_t ucx_listen(quoit_transport_t *base, void *bytes, size_t *length)
     }
     if (transport->listener_count == 0) return status;
     for (int i = 0; i < transport->listener_count; i++) address.names[address.count++] = transport->listeners[i].name;
-    return tcp_address_write(&address, bytes, length);
+    return ip_address_write(&address, bytes, length);
 }

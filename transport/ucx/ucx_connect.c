@@ -29,9 +29,9 @@ void ucx_call_drop(ucx_endpoint_t *endpoint)
 static void give_up(ucx_endpoint_t *endpoint, quoit_status_t status, uint64_t now)
 {
     text_t text = {0};
-    char *tried = NULL, name[TCP_NAME_CAPACITY];
+    char *tried = NULL, name[IP_NAME_CAPACITY];
     for (int i = 0; i < endpoint->target_count; i++)
-        text_append(&text, "%s%s (%s)", i == 0 ? "" : ", ", tcp_name_text(&endpoint->targets[i].name, name),
+        text_append(&text, "%s%s (%s)", i == 0 ? "" : ", ", ip_name_text(&endpoint->targets[i].name, name),
                     endpoint->targets[i].cause[0] ? endpoint->targets[i].cause : "no answer");
     quoit_status_t listed = text_finish(&text, &tried);
     error_set(status,
@@ -45,10 +45,10 @@ static void give_up(ucx_endpoint_t *endpoint, quoit_status_t status, uint64_t no
 /* The caller is not destroyed here: it may still have something to say. */
 static void target_failed(ucx_endpoint_t *endpoint, ucx_target_t *target, int pause_ms, const char *cause)
 {
-    char name[TCP_NAME_CAPACITY];
+    char name[IP_NAME_CAPACITY];
     uint64_t now = clock_now();
     snprintf(target->cause, sizeof target->cause, "%s", cause);
-    log_debug("ucx", "%s at %s: %s", endpoint->name, tcp_name_text(&target->name, name), cause);
+    log_debug("ucx", "%s at %s: %s", endpoint->name, ip_name_text(&target->name, name), cause);
     if (target->retry_ms == 0) target->retry_ms = RETRY_LEAST_MS;
     target->retry_at = clock_after(now, pause_ms > 0 ? pause_ms : target->retry_ms);
     target->retry_ms = target->retry_ms * 2 < RETRY_MOST_MS ? target->retry_ms * 2 : RETRY_MOST_MS;
@@ -59,11 +59,11 @@ static void target_failed(ucx_endpoint_t *endpoint, ucx_target_t *target, int pa
 static quoit_status_t start_caller(ucx_endpoint_t *endpoint, int address)
 {
     ucx_transport_t *transport = endpoint->transport;
-    const tcp_name_t *name = &endpoint->targets[address].name;
+    const ip_name_t *name = &endpoint->targets[address].name;
     ucp_ep_params_t parameters = {
         .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
         .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
-        .sockaddr = {.addr = &name->any, .addrlen = tcp_name_size(name)},
+        .sockaddr = {.addr = &name->any, .addrlen = ip_name_size(name)},
     };
     ucx_link_t *caller = ucx_link_create(transport, UCX_CALLER);
     if (!caller) return QUOIT_ERR_NO_MEMORY;
@@ -146,9 +146,9 @@ bool ucx_handshake_move(ucx_link_t *link)
 static bool send_preamble(ucx_link_t *caller)
 {
     ucx_endpoint_t *endpoint = caller->endpoint;
-    tcp_preamble_t preamble = {.limits = endpoint->limits, .pid = (uint32_t)getpid()};
+    ip_preamble_t preamble = {.limits = endpoint->limits, .pid = (uint32_t)getpid()};
     memcpy(preamble.host, endpoint->transport->host, sizeof preamble.host);
-    tcp_preamble_write(&preamble, caller->preamble);
+    ip_preamble_write(&preamble, caller->preamble);
     return ucx_link_send(caller, caller->preamble, sizeof caller->preamble);
 }
 
@@ -185,20 +185,20 @@ void ucx_caller_step(ucx_link_t *caller)
 /* ---------------------------------------------------------------- the table's call */
 
 /* A scope is this host's own business: take that of the interface in use here. */
-static void set_scope(const ucx_transport_t *transport, tcp_name_t *name)
+static void set_scope(const ucx_transport_t *transport, ip_name_t *name)
 {
-    if (!tcp_name_is_link_local(name)) return;
+    if (!ip_name_is_link_local(name)) return;
     for (int i = 0; i < transport->choice.count; i++) {
         name->v6.sin6_scope_id = if_nametoindex(transport->choice.chosen[i].name);
-        if (tcp_name_is_link_local(&transport->choice.chosen[i].address)) return;
+        if (ip_name_is_link_local(&transport->choice.chosen[i].address)) return;
     }
 }
 
-static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t *peer, const tcp_address_t *address)
+static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t *peer, const ip_address_t *address)
 {
     ucx_transport_t *transport = endpoint->transport;
     if (!endpoint->channel) {
-        quoit_status_t status = ucx_endpoint_set_limits(endpoint, tcp_limits_least(transport->limits, address->limits));
+        quoit_status_t status = ucx_endpoint_set_limits(endpoint, ip_limits_least(transport->limits, address->limits));
         if (status != QUOIT_OK) return status;
     }
     endpoint->target_count = address->count;
@@ -217,7 +217,7 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
 {
     ucx_transport_t *transport = (ucx_transport_t *)base;
     ucx_endpoint_t *endpoint = ucx_endpoint_find(transport, peer->process);
-    tcp_address_t address;
+    ip_address_t address;
     if (endpoint && (endpoint->life == UCX_STANDING || endpoint->calling)) {
         if (endpoint->left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
         if (endpoint->count == 0 && peer->name) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
@@ -230,7 +230,7 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         return error_set(QUOIT_ERR_INVALID, "ucx: a process does not connect to itself");
     if (!secrets_has(transport->jobs, peer->job))
         return error_set(QUOIT_ERR_INVALID, "ucx: no secret is known for job %016" PRIx64, peer->job);
-    quoit_status_t status = tcp_address_parse(peer->address, peer->address_length, &address);
+    quoit_status_t status = ip_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name ? peer->name : "a peer");
     bool fresh = !endpoint;
     if (fresh) endpoint = ucx_endpoint_create(transport, peer->process, peer->name);

@@ -84,7 +84,7 @@ void ucx_endpoint_reap(ucx_endpoint_t *endpoint)
     if (gone || left) ucx_endpoint_destroy(endpoint);
 }
 
-quoit_status_t ucx_endpoint_set_limits(ucx_endpoint_t *endpoint, tcp_limits_t limits)
+quoit_status_t ucx_endpoint_set_limits(ucx_endpoint_t *endpoint, ip_limits_t limits)
 {
     channel_config_t config = {.ops = &ucx_pipe_ops,
                                .eager_limit = limits.eager_limit,
@@ -125,7 +125,7 @@ static void leave(ucx_endpoint_t *endpoint)
 
 void ucx_endpoint_establish(ucx_endpoint_t *endpoint, ucx_link_t *link)
 {
-    char remote[TCP_NAME_CAPACITY];
+    char remote[IP_NAME_CAPACITY];
     void *pipe = link;
     if (endpoint->caller == link) endpoint->caller = NULL;
     if (endpoint->incoming == link) endpoint->incoming = NULL;
@@ -136,7 +136,7 @@ void ucx_endpoint_establish(ucx_endpoint_t *endpoint, ucx_link_t *link)
     endpoint->link = link;
     endpoint->life = UCX_STANDING;
     snprintf(endpoint->description, sizeof endpoint->description, "ucx %s %s", endpoint->transport->ucx->version,
-             tcp_name_text(&link->remote, remote));
+             ip_name_text(&link->remote, remote));
     channel_open(endpoint->channel, endpoint->name, &pipe, 1);
     ucx_link_touch(link);
     log_debug("ucx", "connected with %s: %s", endpoint->name, endpoint->description);

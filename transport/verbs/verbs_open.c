@@ -2,7 +2,7 @@
 /* Opening the verbs transport: settings, the device, the control transport; and closing it. */
 #include "base/log.h"
 #include "base/settings.h"
-#include "transport/ip/tcp_settings.h"
+#include "transport/ip/ip_settings.h"
 #include "transport/registry.h"
 #include "transport/verbs/verbs.h"
 
@@ -92,7 +92,7 @@ static quoit_status_t correct_rates(const quoit_transport_environment_t *environ
 {
     const char *rates = environment->setting("INTERFACE_RATES");
     for (int i = 0; i < count && rates != NULL; i++) {
-        quoit_status_t status = tcp_settings_rate(rates, chosen[i].device, chosen[i].mbps, &chosen[i].mbps);
+        quoit_status_t status = ip_settings_rate(rates, chosen[i].device, chosen[i].mbps, &chosen[i].mbps);
         if (status != QUOIT_OK) return status;
     }
     return QUOIT_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings read for the transports that are reached at IP addresses: which interfaces, which limits. */
-#include "transport/ip/tcp_settings.h"
+#include "transport/ip/ip_settings.h"
 
 #include "base/log.h"
 #include "base/settings.h"
@@ -21,9 +21,9 @@ static quoit_status_t read_size(const quoit_transport_environment_t *environment
     return status;
 }
 
-quoit_status_t tcp_settings_limits(const quoit_transport_environment_t *environment, tcp_limits_t *result, int *connect_ms)
+quoit_status_t ip_settings_limits(const quoit_transport_environment_t *environment, ip_limits_t *result, int *connect_ms)
 {
-    tcp_limits_t read = {0}, *limits = &read;
+    ip_limits_t read = {0}, *limits = &read;
     int64_t timeout = 20 * 1000000, sockets = 2;
     const char *text = environment->setting("TCP_SOCKETS");
     quoit_status_t status = text == NULL ? QUOIT_OK : parse_int("TCP_SOCKETS", text, 1, CHANNEL_MAX_PIPES, &sockets);
@@ -68,19 +68,19 @@ static const char *foreign_pattern(const char **variable)
     return NULL;
 }
 
-static void log_choice(const char *room, const tcp_choice_t *choice, const char *variable)
+static void log_choice(const char *room, const ip_choice_t *choice, const char *variable)
 {
-    char text[TCP_NAME_CAPACITY];
+    char text[IP_NAME_CAPACITY];
     for (int i = 0; i < choice->count; i++)
         log_info(room, "address %d of %d: %s of %s%s, %u Mb/s%s%s", i + 1, choice->count,
-                 tcp_name_text(&choice->chosen[i].address, text), choice->chosen[i].name, choice->rails > 1 ? ", a rail" : "", choice->mbps[i], variable != NULL ? ", chosen by " : "",
+                 ip_name_text(&choice->chosen[i].address, text), choice->chosen[i].name, choice->rails > 1 ? ", a rail" : "", choice->mbps[i], variable != NULL ? ", chosen by " : "",
                  variable != NULL ? variable : "");
 }
 
 /* ---- rails */
 
 /* rates: "eth0=1000,eth1=300" */
-quoit_status_t tcp_settings_rate(const char *text, const char *name, uint32_t driver, uint32_t *mbps)
+quoit_status_t ip_settings_rate(const char *text, const char *name, uint32_t driver, uint32_t *mbps)
 {
     uint32_t told = 0;
     for (const char *at = text; at != NULL && *at != 0;) {
@@ -96,7 +96,7 @@ quoit_status_t tcp_settings_rate(const char *text, const char *name, uint32_t dr
     return QUOIT_OK;
 }
 
-static int find_interface(const tcp_interface_t *all, int count, const char *name)
+static int find_interface(const ip_interface_t *all, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
         if (strcmp(all[i].name, name) == 0) return i;
@@ -107,7 +107,7 @@ static int find_interface(const tcp_interface_t *all, int count, const char *nam
  * Of all that fit, best first: each interface is a rail, numbered as they come. One address of each, then a second of each, as far as they can
  * be told.
  */
-static void choose_rails(const tcp_interface_t *fit, int count, tcp_choice_t *choice)
+static void choose_rails(const ip_interface_t *fit, int count, ip_choice_t *choice)
 {
     int turn[WISHED_MOST] = {0}, rail[WISHED_MOST], rails = 0;
     for (int i = 0; i < count; i++) {
@@ -116,10 +116,10 @@ static void choose_rails(const tcp_interface_t *fit, int count, tcp_choice_t *ch
         for (int k = 0; k < i; k++) turn[i] += rail[k] == rail[i];
     }
     choice->count = 0;
-    choice->rails = rails < TCP_MAX_ADDRESSES ? rails : TCP_MAX_ADDRESSES;
+    choice->rails = rails < IP_MAX_ADDRESSES ? rails : IP_MAX_ADDRESSES;
     for (int round = 0; round < count; round++) {
-        for (int i = 0; i < count && choice->count < TCP_MAX_ADDRESSES; i++) {
-            bool second = round > 0 && tcp_name_is_link_local(&fit[i].address); /* nothing that the first does not reach */
+        for (int i = 0; i < count && choice->count < IP_MAX_ADDRESSES; i++) {
+            bool second = round > 0 && ip_name_is_link_local(&fit[i].address); /* nothing that the first does not reach */
             if (turn[i] != round || second) continue;
             choice->rail[choice->count] = rail[i];
             choice->chosen[choice->count++] = fit[i];
@@ -127,36 +127,36 @@ static void choose_rails(const tcp_interface_t *fit, int count, tcp_choice_t *ch
     }
 }
 
-static quoit_status_t choose(const quoit_transport_environment_t *environment, const tcp_interface_t *all, int count, const tcp_interface_wish_t *wish,
-                             tcp_choice_t *choice)
+static quoit_status_t choose(const quoit_transport_environment_t *environment, const ip_interface_t *all, int count, const ip_interface_wish_t *wish,
+                             ip_choice_t *choice)
 {
-    tcp_interface_t fit[WISHED_MOST];
+    ip_interface_t fit[WISHED_MOST];
     int found = 0;
     bool several = choice->named && wish->pattern[0] != '^';
-    quoit_status_t status = tcp_interface_choose(all, count, wish, fit, several ? WISHED_MOST : TCP_MAX_ADDRESSES, &found);
+    quoit_status_t status = ip_interface_choose(all, count, wish, fit, several ? WISHED_MOST : IP_MAX_ADDRESSES, &found);
     if (status != QUOIT_OK) return status;
     choice->rails = 1;
-    choice->count = found < TCP_MAX_ADDRESSES ? found : TCP_MAX_ADDRESSES;
+    choice->count = found < IP_MAX_ADDRESSES ? found : IP_MAX_ADDRESSES;
     for (int i = 0; i < choice->count; i++) choice->chosen[i] = fit[i];
     for (int i = 1; several && i < found; i++)
         if (strcmp(fit[i].name, fit[0].name) != 0) choice->rails = 2;
     if (choice->rails > 1) choose_rails(fit, found, choice);
     for (int i = 0; i < choice->count && status == QUOIT_OK; i++)
-        status = tcp_settings_rate(filled(environment->setting("INTERFACE_RATES")), choice->chosen[i].name, choice->chosen[i].mbps, &choice->mbps[i]);
+        status = ip_settings_rate(filled(environment->setting("INTERFACE_RATES")), choice->chosen[i].name, choice->chosen[i].mbps, &choice->mbps[i]);
     return status;
 }
 
-quoit_status_t tcp_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, tcp_choice_t *choice)
+quoit_status_t ip_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, ip_choice_t *choice)
 {
-    tcp_interface_t *all = NULL;
-    tcp_name_t route;
+    ip_interface_t *all = NULL;
+    ip_name_t route;
     int count = 0;
     const char *foreign = NULL;
-    tcp_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = filled(environment->setting("INTERFACE"))};
+    ip_interface_wish_t wish = {.variable = "QUOIT_INTERFACE", .pattern = filled(environment->setting("INTERFACE"))};
     quoit_status_t status = read_family(environment, &wish.family);
-    if (status == QUOIT_OK) status = tcp_interface_recent(&all, &count);
+    if (status == QUOIT_OK) status = ip_interface_recent(&all, &count);
     if (status != QUOIT_OK) return status;
-    if (tcp_interface_route(getenv("MASTER_ADDR"), &route)) wish.route = &route;
+    if (ip_interface_route(getenv("MASTER_ADDR"), &route)) wish.route = &route;
     choice->named = wish.pattern != NULL;
     if (wish.pattern == NULL) wish.pattern = foreign = foreign_pattern(&wish.variable);
     if (wish.pattern == NULL) wish.pattern = "";

@@ -3,7 +3,7 @@
  * Choosing interfaces: every address gets a rank (lower is better), or none; a stable sort by it is the answer. See the header for
  * the patterns.
  */
-#include "transport/ip/tcp_interface.h"
+#include "transport/ip/ip_interface.h"
 
 #include "base/clock.h"
 #include "base/place.h"
@@ -36,12 +36,12 @@ typedef struct item {
     unsigned bits;
 } item_t;
 
-static const uint8_t *name_ip(const tcp_name_t *name)
+static const uint8_t *name_ip(const ip_name_t *name)
 {
     return name->any.sa_family == AF_INET6 ? (const uint8_t *)&name->v6.sin6_addr : (const uint8_t *)&name->v4.sin_addr;
 }
 
-static bool same_ip(const tcp_name_t *a, const tcp_name_t *b)
+static bool same_ip(const ip_name_t *a, const ip_name_t *b)
 {
     return a->any.sa_family == b->any.sa_family && memcmp(name_ip(a), name_ip(b), a->any.sa_family == AF_INET6 ? 16 : 4) == 0;
 }
@@ -101,14 +101,14 @@ static bool next_item(const char **cursor, item_t *item)
     return true;
 }
 
-static bool has_exact(const tcp_interface_t *all, int count, const char *name)
+static bool has_exact(const ip_interface_t *all, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
         if (strcmp(all[i].name, name) == 0) return true;
     return false;
 }
 
-static bool item_fits(const item_t *item, const tcp_interface_t *all, int count, const tcp_interface_t *interface)
+static bool item_fits(const item_t *item, const ip_interface_t *all, int count, const ip_interface_t *interface)
 {
     if (item->network)
         return interface->address.any.sa_family == item->family && bits_equal(name_ip(&interface->address), item->ip, item->bits);
@@ -125,16 +125,16 @@ static bool name_begins(const char *name, const char *const *prefixes)
 }
 
 /* As good a way as the route's, from a device that is nearer. */
-static bool is_nearer(const tcp_interface_t *all, int count, const tcp_interface_t *interface, const tcp_name_t *route)
+static bool is_nearer(const ip_interface_t *all, int count, const ip_interface_t *interface, const ip_name_t *route)
 {
     for (int i = 0; route != NULL && i < count; i++) {
-        if (!same_ip(route, &all[i].address) || !tcp_interface_reaches(interface, route)) continue;
+        if (!same_ip(route, &all[i].address) || !ip_interface_reaches(interface, route)) continue;
         return interface->distance < all[i].distance && 2 * (uint64_t)interface->mbps >= all[i].mbps && !same_ip(&interface->address, route);
     }
     return false;
 }
 
-static int interface_class(const tcp_interface_t *all, int count, const tcp_interface_t *interface, const tcp_name_t *route)
+static int interface_class(const ip_interface_t *all, int count, const ip_interface_t *interface, const ip_name_t *route)
 {
     static const char *const virtual[] = {"docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "lxc", "podman", NULL};
     bool loopback = (interface->flags & IFF_LOOPBACK) != 0;
@@ -148,7 +148,7 @@ static int interface_class(const tcp_interface_t *all, int count, const tcp_inte
 }
 
 /* Number of the first item that fits, UNFIT for none; *named tells whether it fits by name. */
-static int first_fit(const char *pattern, const tcp_interface_t *all, int count, const tcp_interface_t *interface, bool *named)
+static int first_fit(const char *pattern, const ip_interface_t *all, int count, const ip_interface_t *interface, bool *named)
 {
     item_t item;
     for (int number = 0; next_item(&pattern, &item); number++) {
@@ -159,21 +159,21 @@ static int first_fit(const char *pattern, const tcp_interface_t *all, int count,
     return UNFIT;
 }
 
-static int interface_rank(const tcp_interface_wish_t *wish, const tcp_interface_t *all, int count, const tcp_interface_t *interface)
+static int interface_rank(const ip_interface_wish_t *wish, const ip_interface_t *all, int count, const ip_interface_t *interface)
 {
     bool exclude = wish->pattern[0] == '^', explicit = wish->pattern[0] != 0 && !exclude, named = false;
     if (!(interface->flags & IFF_UP)) return UNFIT;
     if (wish->family != AF_UNSPEC && interface->address.any.sa_family != wish->family) return UNFIT;
     int fit = first_fit(wish->pattern + (exclude ? 1 : 0), all, count, interface, &named);
     if (explicit ? fit == UNFIT : fit != UNFIT) return UNFIT;
-    if (tcp_name_is_link_local(&interface->address) && !(explicit && named)) return UNFIT;
+    if (ip_name_is_link_local(&interface->address) && !(explicit && named)) return UNFIT;
     int class = interface_class(all, count, interface, wish->route);
-    if (tcp_name_is_link_local(&interface->address)) class = CLASS_VIRTUAL;
+    if (ip_name_is_link_local(&interface->address)) class = CLASS_VIRTUAL;
     if (explicit && (class == CLASS_NEARER || class == CLASS_FAR)) class = CLASS_REAL; /* rails of a list pair by their place, which is the same for all ranks */
     return (explicit ? fit * CLASS_COUNT : 0) + class;
 }
 
-static quoit_status_t check_pattern(const tcp_interface_wish_t *wish)
+static quoit_status_t check_pattern(const ip_interface_wish_t *wish)
 {
     const char *cursor = wish->pattern + (wish->pattern[0] == '^' ? 1 : 0);
     item_t item;
@@ -188,33 +188,33 @@ static quoit_status_t check_pattern(const tcp_interface_wish_t *wish)
 }
 
 /* "lo (127.0.0.1), eth0 (10.1.2.3, fd00::3), eth1 (down, 10.2.2.3)" */
-static void list_interfaces(const tcp_interface_t *all, int count, text_t *text)
+static void list_interfaces(const ip_interface_t *all, int count, text_t *text)
 {
-    char ip[TCP_NAME_CAPACITY];
+    char ip[IP_NAME_CAPACITY];
     for (int i = 0; i < count; i++) {
         bool first = i == 0 || strcmp(all[i].name, all[i - 1].name) != 0;
         const char *down = all[i].flags & IFF_UP ? "" : "down, ";
         if (first)
-            text_append(text, "%s%s (%s%s", i == 0 ? "" : "), ", all[i].name, down, tcp_name_text(&all[i].address, ip));
+            text_append(text, "%s%s (%s%s", i == 0 ? "" : "), ", all[i].name, down, ip_name_text(&all[i].address, ip));
         else
-            text_append(text, ", %s", tcp_name_text(&all[i].address, ip));
+            text_append(text, ", %s", ip_name_text(&all[i].address, ip));
     }
     if (count > 0) text_append(text, ")");
 }
 
 static int order_by_name(const void *a, const void *b)
 {
-    return strcmp(((const tcp_interface_t *)a)->name, ((const tcp_interface_t *)b)->name);
+    return strcmp(((const ip_interface_t *)a)->name, ((const ip_interface_t *)b)->name);
 }
 
 /* Nothing was chosen: say what is wrong with the wish, and what there is. */
-static quoit_status_t nothing_fits(const tcp_interface_t *all, int count, const tcp_interface_wish_t *wish)
+static quoit_status_t nothing_fits(const ip_interface_t *all, int count, const ip_interface_wish_t *wish)
 {
     bool named = false, exclude = wish->pattern[0] == '^', known = exclude || wish->pattern[0] == 0;
     text_t text = {0};
     char *list = NULL;
     for (int i = 0; i < count && !known; i++) known = first_fit(wish->pattern, all, count, &all[i], &named) != UNFIT;
-    tcp_interface_t *sorted = malloc(sizeof *sorted * (size_t)(count + 1));
+    ip_interface_t *sorted = malloc(sizeof *sorted * (size_t)(count + 1));
     if (sorted == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", count);
     if (count > 0) memcpy(sorted, all, sizeof *sorted * (size_t)count);
     qsort(sorted, (size_t)count, sizeof *sorted, order_by_name);
@@ -234,8 +234,8 @@ static quoit_status_t nothing_fits(const tcp_interface_t *all, int count, const 
     return status;
 }
 
-quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, const tcp_interface_wish_t *wish,
-                                    tcp_interface_t *chosen, int capacity, int *count)
+quoit_status_t ip_interface_choose(const ip_interface_t *all, int all_count, const ip_interface_wish_t *wish,
+                                    ip_interface_t *chosen, int capacity, int *count)
 {
     quoit_status_t status = check_pattern(wish);
     if (status != QUOIT_OK) return status;
@@ -256,7 +256,7 @@ quoit_status_t tcp_interface_choose(const tcp_interface_t *all, int all_count, c
 
 static unsigned mask_bits(const struct sockaddr *mask)
 {
-    tcp_name_t name = {0};
+    ip_name_t name = {0};
     unsigned bits = 0;
     if (mask == NULL || (mask->sa_family != AF_INET && mask->sa_family != AF_INET6)) return 0;
     memcpy(&name, mask, mask->sa_family == AF_INET ? sizeof name.v4 : sizeof name.v6);
@@ -281,7 +281,7 @@ static uint32_t driver_rate(const char *name)
 }
 
 /* What belongs to the device is asked once for all of its addresses; `earlier` are those before. */
-static void locate(tcp_interface_t *interface, const tcp_interface_t *earlier, int count)
+static void locate(ip_interface_t *interface, const ip_interface_t *earlier, int count)
 {
     char directory[64];
     place_t place;
@@ -299,13 +299,13 @@ static void locate(tcp_interface_t *interface, const tcp_interface_t *earlier, i
     interface->mbps = driver_rate(interface->name);
 }
 
-quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
+quoit_status_t ip_interface_scan(ip_interface_t **all, int *count)
 {
     struct ifaddrs *list;
     int found = 0;
     if (getifaddrs(&list) != 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "tcp: cannot list the network interfaces");
     for (struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) found++;
-    tcp_interface_t *interfaces = calloc((size_t)found + 1, sizeof *interfaces);
+    ip_interface_t *interfaces = calloc((size_t)found + 1, sizeof *interfaces);
     if (interfaces == NULL) {
         freeifaddrs(list);
         return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", found);
@@ -315,11 +315,11 @@ quoit_status_t tcp_interface_scan(tcp_interface_t **all, int *count)
         if (entry->ifa_addr == NULL) continue;
         int family = entry->ifa_addr->sa_family;
         if (family != AF_INET && family != AF_INET6) continue;
-        tcp_interface_t *interface = &interfaces[found++];
+        ip_interface_t *interface = &interfaces[found++];
         strncpy(interface->name, entry->ifa_name, sizeof interface->name - 1);
         interface->flags = entry->ifa_flags;
         memcpy(&interface->address, entry->ifa_addr, family == AF_INET ? sizeof interface->address.v4 : sizeof interface->address.v6);
-        tcp_name_set_port(&interface->address, 0);
+        ip_name_set_port(&interface->address, 0);
         interface->bits = mask_bits(entry->ifa_netmask);
         locate(interface, interfaces, found - 1);
     }
@@ -333,7 +333,7 @@ enum { RECENT_MS = 1000 };
 
 static pthread_mutex_t recent_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct recent {
-    tcp_interface_t *all; /* owned; NULL: none */
+    ip_interface_t *all; /* owned; NULL: none */
     int count;
     uint64_t until;   /* clock */
     struct stat home; /* the namespace */
@@ -342,20 +342,20 @@ static struct recent {
 /* False when there is no telling which it is. */
 static bool find_home(struct stat *home) { return stat("/proc/thread-self/ns/net", home) == 0; }
 
-quoit_status_t tcp_interface_recent(tcp_interface_t **all, int *count)
+quoit_status_t ip_interface_recent(ip_interface_t **all, int *count)
 {
     struct stat home;
     quoit_status_t status = QUOIT_OK;
-    if (!find_home(&home)) return tcp_interface_scan(all, count);
+    if (!find_home(&home)) return ip_interface_scan(all, count);
     pthread_mutex_lock(&recent_mutex);
     if (!recent.all || clock_now() >= recent.until || recent.home.st_ino != home.st_ino || recent.home.st_dev != home.st_dev) {
         free(recent.all);
         recent = (struct recent){.home = home};
-        status = tcp_interface_scan(&recent.all, &recent.count);
+        status = ip_interface_scan(&recent.all, &recent.count);
         recent.until = clock_deadline(RECENT_MS);
     }
     size_t bytes = ((size_t)recent.count + 1) * sizeof *recent.all;
-    tcp_interface_t *copy = status == QUOIT_OK ? malloc(bytes) : NULL;
+    ip_interface_t *copy = status == QUOIT_OK ? malloc(bytes) : NULL;
     if (copy) memcpy(copy, recent.all, bytes);
     else if (status == QUOIT_OK) status = error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", recent.count);
     if (status == QUOIT_OK) *count = recent.count;
@@ -364,15 +364,15 @@ quoit_status_t tcp_interface_recent(tcp_interface_t **all, int *count)
     return status;
 }
 
-bool tcp_interface_reaches(const tcp_interface_t *interface, const tcp_name_t *address)
+bool ip_interface_reaches(const ip_interface_t *interface, const ip_name_t *address)
 {
     return interface->bits > 0 && interface->address.any.sa_family == address->any.sa_family &&
            bits_equal(name_ip(&interface->address), name_ip(address), interface->bits);
 }
 
-bool tcp_interface_route(const char *host, tcp_name_t *local)
+bool ip_interface_route(const char *host, ip_name_t *local)
 {
-    tcp_name_t remote, found;
+    ip_name_t remote, found;
     socklen_t size = sizeof found;
     memset(&remote, 0, sizeof remote);
     if (host == NULL) return false;
@@ -382,10 +382,10 @@ bool tcp_interface_route(const char *host, tcp_name_t *local)
         remote.any.sa_family = AF_INET6;
     else
         return false;
-    tcp_name_set_port(&remote, 9); /* "discard": connecting a datagram socket only looks the route up */
+    ip_name_set_port(&remote, 9); /* "discard": connecting a datagram socket only looks the route up */
     int fd = socket(remote.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
-    bool known = connect(fd, &remote.any, tcp_name_size(&remote)) == 0 && getsockname(fd, &found.any, &size) == 0;
+    bool known = connect(fd, &remote.any, ip_name_size(&remote)) == 0 && getsockname(fd, &found.any, &size) == 0;
     close(fd);
     if (known) *local = found;
     return known;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which addresses are chosen on invented machines, and that this machine can be asked. */
-#include "tcp_harness.h"
+#include "test/tcp/tcp_harness.h"
 
 #include <cstdlib>
 
@@ -8,9 +8,9 @@ using namespace tcp_test;
 
 namespace {
 
-tcp_interface_t interface(const char *name, const char *ip, unsigned flags = IFF_UP | IFF_RUNNING)
+ip_interface_t interface(const char *name, const char *ip, unsigned flags = IFF_UP | IFF_RUNNING)
 {
-    tcp_interface_t one = {};
+    ip_interface_t one = {};
     strcpy(one.name, name);
     one.flags = flags;
     if (inet_pton(AF_INET, ip, &one.address.v4.sin_addr) == 1)
@@ -22,7 +22,7 @@ tcp_interface_t interface(const char *name, const char *ip, unsigned flags = IFF
 
 const unsigned LOOPBACK = IFF_UP | IFF_RUNNING | IFF_LOOPBACK;
 
-std::vector<tcp_interface_t> machine()
+std::vector<ip_interface_t> machine()
 {
     return {interface("lo", "127.0.0.1", LOOPBACK),
             interface("docker0", "172.17.0.1"),
@@ -46,31 +46,31 @@ struct Choice {
 };
 
 Choice choose(const std::string &pattern, int family = AF_UNSPEC, const char *route = nullptr, int capacity = 32,
-              std::vector<tcp_interface_t> all = machine())
+              std::vector<ip_interface_t> all = machine())
 {
-    tcp_interface_t chosen[32];
+    ip_interface_t chosen[32];
     int count = 0;
-    tcp_interface_wish_t wish = {"QUOIT_INTERFACE", pattern.c_str(), family, nullptr};
-    tcp_interface_t via;
+    ip_interface_wish_t wish = {"QUOIT_INTERFACE", pattern.c_str(), family, nullptr};
+    ip_interface_t via;
     if (route) {
         via = interface("route", route);
         wish.route = &via.address;
     }
-    Choice choice = {tcp_interface_choose(all.data(), (int)all.size(), &wish, chosen, capacity, &count), "", ""};
+    Choice choice = {ip_interface_choose(all.data(), (int)all.size(), &wish, chosen, capacity, &count), "", ""};
     if (choice.status != QUOIT_OK) {
         choice.text = error_text();
         return choice;
     }
     for (int i = 0; i < count; i++) {
-        char text[TCP_NAME_CAPACITY];
-        choice.names += std::string(i ? ", " : "") + chosen[i].name + " " + tcp_name_text(&chosen[i].address, text);
+        char text[IP_NAME_CAPACITY];
+        choice.names += std::string(i ? ", " : "") + chosen[i].name + " " + ip_name_text(&chosen[i].address, text);
     }
     return choice;
 }
 
 } // namespace
 
-TEST(TcpInterface, UnsetRealOnesFirstThenVirtualThenLoopback)
+TEST(IpInterface, UnsetRealOnesFirstThenVirtualThenLoopback)
 {
     EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3, ib0 192.168.7.3, eth0 fd00::3, ib0 fd07::3, docker0 172.17.0.1, "
               "br-12ab 172.18.0.1, veth77 172.19.0.1, eno1 10.4.2.3, lo 127.0.0.1, lo ::1",
@@ -79,7 +79,7 @@ TEST(TcpInterface, UnsetRealOnesFirstThenVirtualThenLoopback)
     EXPECT_EQ("lo 127.0.0.1", choose("", AF_UNSPEC, nullptr, 4, {interface("lo", "127.0.0.1", LOOPBACK)}).names);
 }
 
-TEST(TcpInterface, TheRouteToTheRendezvousGoesFirst)
+TEST(IpInterface, TheRouteToTheRendezvousGoesFirst)
 {
     EXPECT_EQ("ib0 192.168.7.3, eth0 10.1.2.3", choose("", AF_INET, "192.168.7.3", 2).names);
     EXPECT_EQ("docker0 172.17.0.1, eth0 10.1.2.3", choose("", AF_INET, "172.17.0.1", 2).names);
@@ -88,26 +88,26 @@ TEST(TcpInterface, TheRouteToTheRendezvousGoesFirst)
 }
 
 /* Two sockets: eth0 (the route's) and eth1 at the other one, eth2 and eth3 near; all but eth3 in one network. */
-TEST(TcpInterface, NearerDevicesGoFirstWhereTheyReachAsMuch)
+TEST(IpInterface, NearerDevicesGoFirstWhereTheyReachAsMuch)
 {
     auto place = [](const char *name, const char *ip, int distance, uint32_t mbps) {
-        tcp_interface_t one = interface(name, ip);
+        ip_interface_t one = interface(name, ip);
         one.bits = 24;
         one.distance = distance;
         one.mbps = mbps;
         return one;
     };
-    const std::vector<tcp_interface_t> all = {place("eth0", "10.1.2.3", 1, 25000), place("eth1", "10.1.2.4", 1, 25000), place("eth2", "10.1.2.5", 0, 25000),
+    const std::vector<ip_interface_t> all = {place("eth0", "10.1.2.3", 1, 25000), place("eth1", "10.1.2.4", 1, 25000), place("eth2", "10.1.2.5", 0, 25000),
                                               place("eth3", "10.7.2.3", 0, 25000)};
     EXPECT_EQ("eth2 10.1.2.5, eth0 10.1.2.3, eth3 10.7.2.3, eth1 10.1.2.4", choose("", AF_INET, "10.1.2.3", 32, all).names);
     EXPECT_EQ("eth2 10.1.2.5, eth3 10.7.2.3, eth0 10.1.2.3, eth1 10.1.2.4", choose("", AF_INET, nullptr, 32, all).names) << "no route is known";
     EXPECT_EQ("eth0 10.1.2.3, eth1 10.1.2.4, eth2 10.1.2.5", choose("10.1.0.0/16", AF_INET, nullptr, 32, all).names) << "rails come in the same order on all ranks";
-    std::vector<tcp_interface_t> slow = all;
+    std::vector<ip_interface_t> slow = all;
     slow[2].mbps = 10000;
     EXPECT_EQ("eth0 10.1.2.3", choose("", AF_INET, "10.1.2.3", 1, slow).names) << "near, but of less than half the rate";
 }
 
-TEST(TcpInterface, Names)
+TEST(IpInterface, Names)
 {
     EXPECT_EQ("eth1 10.2.2.3", choose("eth1").names) << "not eth10";
     EXPECT_EQ("ib0 192.168.7.3, ib0 fd07::3", choose("ib0").names);
@@ -116,7 +116,7 @@ TEST(TcpInterface, Names)
     EXPECT_EQ("eth1 10.2.2.3", choose("=eth1").names);
 }
 
-TEST(TcpInterface, Prefixes)
+TEST(IpInterface, Prefixes)
 {
     EXPECT_EQ("eth1 10.2.2.3, eth10 10.3.2.3", choose("eth1*").names);
     EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3", choose("eth*", AF_INET).names);
@@ -124,7 +124,7 @@ TEST(TcpInterface, Prefixes)
     EXPECT_EQ(QUOIT_ERR_INVALID, choose("=eth").status);
 }
 
-TEST(TcpInterface, Networks)
+TEST(IpInterface, Networks)
 {
     EXPECT_EQ("eth0 10.1.2.3", choose("10.1.0.0/16").names);
     EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3, eno1 10.4.2.3", choose("10.0.0.0/8").names);
@@ -138,14 +138,14 @@ TEST(TcpInterface, Networks)
               choose("0.0.0.0/0").names);
 }
 
-TEST(TcpInterface, ListsAreInTheirUsersOrder)
+TEST(IpInterface, ListsAreInTheirUsersOrder)
 {
     EXPECT_EQ("ib0 192.168.7.3, eth0 10.1.2.3, lo 127.0.0.1", choose("ib0,eth0, lo", AF_INET).names);
     EXPECT_EQ("eth1 10.2.2.3, eth0 10.1.2.3, eth10 10.3.2.3", choose("10.2.0.0/16,eth*", AF_INET).names);
     EXPECT_EQ("eth0 10.1.2.3", choose("nosuch0,eth0", AF_INET).names) << "one that is there suffices";
 }
 
-TEST(TcpInterface, Exclusion)
+TEST(IpInterface, Exclusion)
 {
     EXPECT_EQ("eth0 10.1.2.3, eth1 10.2.2.3, eth10 10.3.2.3, ib0 192.168.7.3, eno1 10.4.2.3",
               choose("^docker0,br-*,veth,lo", AF_INET).names);
@@ -156,7 +156,7 @@ TEST(TcpInterface, Exclusion)
     EXPECT_NE(none.text.find("leaves no interface"), std::string::npos) << none.text;
 }
 
-TEST(TcpInterface, Families)
+TEST(IpInterface, Families)
 {
     EXPECT_EQ("eth0 fd00::3, ib0 fd07::3, lo ::1", choose("", AF_INET6).names);
     Choice none = choose("eth1", AF_INET6);
@@ -164,7 +164,7 @@ TEST(TcpInterface, Families)
     EXPECT_NE(none.text.find("IPv6"), std::string::npos) << none.text;
 }
 
-TEST(TcpInterface, LinkLocalAddressesOnlyWhereTheInterfaceIsNamed)
+TEST(IpInterface, LinkLocalAddressesOnlyWhereTheInterfaceIsNamed)
 {
     EXPECT_EQ("eth0 10.1.2.3, eth0 fd00::3, eth0 fe80::1", choose("eth0").names);
     EXPECT_EQ("eth0 fd00::3, eth0 fe80::1", choose("eth0", AF_INET6).names);
@@ -173,7 +173,7 @@ TEST(TcpInterface, LinkLocalAddressesOnlyWhereTheInterfaceIsNamed)
     EXPECT_EQ(QUOIT_ERR_NOT_FOUND, choose("fe80::/10").status);
 }
 
-TEST(TcpInterface, UnknownOnesAreAnErrorThatListsWhatThereIs)
+TEST(IpInterface, UnknownOnesAreAnErrorThatListsWhatThereIs)
 {
     Choice choice = choose("nosuch0", AF_UNSPEC, nullptr, 4,
                            {interface("lo", "127.0.0.1", LOOPBACK), interface("eth0", "10.1.2.3"), interface("eth9", "10.9.2.3", 0)});
@@ -185,7 +185,7 @@ TEST(TcpInterface, UnknownOnesAreAnErrorThatListsWhatThereIs)
     EXPECT_NE(down.text.find("eth9 (down, 10.9.2.3)"), std::string::npos) << down.text;
 }
 
-TEST(TcpInterface, PatternsThatCannotBeRead)
+TEST(IpInterface, PatternsThatCannotBeRead)
 {
     for (const char *pattern : {"10.0.0.0/33", "10.0.0.0/", "10.0.0.0/x", "10.0.0/8", "fd00::/129", "eth0/8", "^", ",", "=", "^ ,",
                                 "a-name-that-is-much-longer-than-any-interface-can-have-on-this-or-any-other-system"}) {
@@ -195,22 +195,22 @@ TEST(TcpInterface, PatternsThatCannotBeRead)
     }
 }
 
-TEST(TcpInterface, ThisMachine)
+TEST(IpInterface, ThisMachine)
 {
-    tcp_interface_t *all = nullptr;
+    ip_interface_t *all = nullptr;
     int count = 0;
-    ASSERT_EQ(QUOIT_OK, tcp_interface_scan(&all, &count)) << error_text();
+    ASSERT_EQ(QUOIT_OK, ip_interface_scan(&all, &count)) << error_text();
     free(all);
-    tcp_name_t local = {};
-    ASSERT_TRUE(tcp_interface_route("127.0.0.1", &local));
-    char text[TCP_NAME_CAPACITY];
-    tcp_name_set_port(&local, 0);
-    EXPECT_STREQ("127.0.0.1", tcp_name_text(&local, text));
-    EXPECT_FALSE(tcp_interface_route("localhost", &local)) << "names are not looked up";
-    EXPECT_FALSE(tcp_interface_route(nullptr, &local));
+    ip_name_t local = {};
+    ASSERT_TRUE(ip_interface_route("127.0.0.1", &local));
+    char text[IP_NAME_CAPACITY];
+    ip_name_set_port(&local, 0);
+    EXPECT_STREQ("127.0.0.1", ip_name_text(&local, text));
+    EXPECT_FALSE(ip_interface_route("localhost", &local)) << "names are not looked up";
+    EXPECT_FALSE(ip_interface_route(nullptr, &local));
 }
 
-TEST(TcpInterface, OfTheTransport)
+TEST(IpInterface, OfTheTransport)
 {
     Node unknown(1, {{"INTERFACE", "nosuch0"}});
     EXPECT_EQ(QUOIT_ERR_INVALID, unknown.open_status);
@@ -224,10 +224,10 @@ TEST(TcpInterface, OfTheTransport)
     Node nccl(1, {{"IP_FAMILY", "4"}});
     ASSERT_EQ(QUOIT_OK, nccl.open_status) << nccl.open_text;
     EXPECT_EQ(1, nccl.inner()->listener_count);
-    char text[TCP_NAME_CAPACITY];
-    tcp_name_t name = nccl.listens_on();
-    tcp_name_set_port(&name, 0);
-    EXPECT_STREQ("127.0.0.1", tcp_name_text(&name, text));
+    char text[IP_NAME_CAPACITY];
+    ip_name_t name = nccl.listens_on();
+    ip_name_set_port(&name, 0);
+    EXPECT_STREQ("127.0.0.1", ip_name_text(&name, text));
     setenv("GLOO_SOCKET_IFNAME", "nosuch0", 1); /* comes first, fits nothing: as if unset */
     Node gloo(1, {{"IP_FAMILY", "4"}});
     EXPECT_EQ(QUOIT_OK, gloo.open_status) << gloo.open_text;
