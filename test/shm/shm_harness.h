@@ -215,13 +215,19 @@ inline bool wait_until(const std::function<bool()> &done, int limit_ms = LIMIT_M
     return true;
 }
 
+/** What its peers see of an engine; NULL: it has no root. */
+inline shm_header_t *header_of(const quoit_transport_ops_t &ops, quoit_transport_t *transport)
+{
+    void *root = nullptr;
+    if (ops.share_root(transport, &root) != QUOIT_OK) return nullptr;
+    return reinterpret_cast<shm_header_t *>(static_cast<unsigned char *>(root) - SHM_HEADER_SIZE);
+}
+
 /** Does the engine say that it sleeps (between arm and disarm)? Any thread. */
 inline bool is_asleep(const quoit_transport_ops_t &ops, quoit_transport_t *transport)
 {
-    void *root = nullptr;
-    if (ops.share_root(transport, &root) != QUOIT_OK) return false;
-    auto *header = reinterpret_cast<shm_header_t *>(static_cast<unsigned char *>(root) - SHM_HEADER_SIZE);
-    return __atomic_load_n(&header->asleep, __ATOMIC_ACQUIRE) != 0;
+    shm_header_t *header = header_of(ops, transport);
+    return header && __atomic_load_n(&header->asleep, __ATOMIC_ACQUIRE) != 0;
 }
 
 /** One-way exchange of bytes between parent and child. */

@@ -60,6 +60,56 @@ void run_ping_pong(int rounds)
 
 TEST(ShmSleep, Notices) { run_ping_pong(2000); }
 
+/* From its first mark until its reader sleeps, a peer leaves the mark out. */
+TEST(ShmSleep, ARingWithTrafficIsFollowedWithoutMarks)
+{
+    Pair pair;
+    ASSERT_NO_FATAL_FAILURE(pair.join());
+    while (pair.b.ops.arm(pair.b.transport) != QUOIT_OK) pair.b.pump(); /* nothing is followed */
+    pair.b.ops.disarm(pair.b.transport);
+    pair.b.events.clear();
+    shm_header_t *header = header_of(pair.b.ops, pair.b.transport);
+    uint8_t *mark = header->mail; /* of the only peer */
+    auto come = [&](int number) {
+        EXPECT_EQ(pair.a.ops.notify(pair.ab, &number, sizeof number), QUOIT_OK);
+        uint8_t left = __atomic_load_n(mark, __ATOMIC_ACQUIRE);
+        pair.b.pump();
+        EXPECT_NE(pair.b.find(QUOIT_EVENT_NOTICE), nullptr) << number;
+        pair.b.events.clear();
+        return left;
+    };
+    EXPECT_EQ(come(0), SHM_MAIL_MARKED);
+    for (int number = 1; number < 200; number++) {
+        ASSERT_EQ(*mark, SHM_MAIL_FOLLOWED);
+        ASSERT_EQ(come(number), SHM_MAIL_FOLLOWED) << "a mark was written, number " << number;
+    }
+    EXPECT_EQ(pair.b.ops.arm(pair.b.transport), QUOIT_OK);
+    EXPECT_EQ(*mark, SHM_MAIL_NONE);
+    int last = 200;
+    EXPECT_EQ(pair.a.ops.notify(pair.ab, &last, sizeof last), QUOIT_OK);
+    EXPECT_EQ(*mark, SHM_MAIL_MARKED);
+    pollfd ready = {pair.b.ops.descriptor(pair.b.transport), POLLIN, 0}, bell = {pair.b.doorbell, POLLIN, 0};
+    EXPECT_GT(poll(&ready, 1, 0) + poll(&bell, 1, 0), 0) << "it sleeps, and nobody rang";
+    pair.b.ops.disarm(pair.b.transport);
+}
+
+/* What was written while the ring was followed, and so not marked, keeps its reader awake. */
+TEST(ShmSleep, WhatHasNoMarkIsSeenBeforeTheSleep)
+{
+    Pair pair;
+    ASSERT_NO_FATAL_FAILURE(pair.join());
+    for (int number = 0; number < 3; number++) {
+        EXPECT_EQ(pair.a.ops.notify(pair.ab, &number, sizeof number), QUOIT_OK);
+        if (number == 2) {
+            EXPECT_EQ(*header_of(pair.b.ops, pair.b.transport)->mail, SHM_MAIL_FOLLOWED);
+            EXPECT_EQ(pair.b.ops.arm(pair.b.transport), QUOIT_ERR_AGAIN);
+        }
+        pair.b.pump();
+        EXPECT_NE(pair.b.find(QUOIT_EVENT_NOTICE), nullptr) << number;
+        pair.b.events.clear();
+    }
+}
+
 /* Two loans and a mailbox with room: whoever sends sleeps because no loan has come back, and nothing but the reader's bell wakes it. */
 TEST(ShmSleep, ALenderIsWokenWhenALoanComesBack)
 {

@@ -81,6 +81,25 @@ TEST(Ring, FullAndEmptyAreAgain)
     ring_access_destroy(ring);
 }
 
+/* What the reader says of its position costs a line of its memory: it is read when the ring is full as far as known, and not before. */
+TEST(Ring, TheReadersPositionIsReadWhenTheRoomKnownOfIsUsedUp)
+{
+    Memory memory(64);
+    ring_access_t *ring = ring_access_create(memory.words, memory.words, 64);
+    std::string bytes(40, 'x');
+    struct iovec iov = {bytes.data(), bytes.size()};
+    size_t count = 0;
+    ASSERT_EQ(ring_access_write(ring, &iov, 1, &count), QUOIT_OK);
+    ring_access_lie(ring, 1000, 40);
+    iov.iov_len = 24;
+    EXPECT_EQ(ring_access_write(ring, &iov, 1, &count), QUOIT_OK) << "it looked, though 24 bytes were known to be free: " << error_text();
+    EXPECT_EQ(ring_access_write(ring, &iov, 1, &count), QUOIT_ERR_PROTOCOL);
+    ring_access_lie(ring, 64, 64);
+    EXPECT_EQ(ring_access_write(ring, &iov, 1, &count), QUOIT_OK);
+    EXPECT_EQ(count, 24u);
+    ring_access_destroy(ring);
+}
+
 TEST(Ring, PositionsThatCannotBeAreRefused)
 {
     for (uint64_t lie : {(uint64_t)1, (uint64_t)65, (uint64_t)1 << 40, UINT64_MAX - 100}) {

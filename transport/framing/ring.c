@@ -29,13 +29,26 @@ static void copy_out(const ring_memory_t *ring, size_t capacity, uint64_t positi
     if (length > first) memcpy(data + first, ring->bytes, length - first);
 }
 
-static quoit_status_t ring_write(void *pointer, const struct iovec *iov, int count, size_t *written)
+/* Look where the reader is. Its line is the reader's, and fetching it costs as much as a short message: only when the room known of is too little. */
+static quoit_status_t find_room(ring_pipe_t *pipe)
 {
-    ring_pipe_t *pipe = pointer;
     uint64_t taken = atomic_load_explicit(&pipe->out->read, memory_order_acquire);
     if (pipe->out_written - taken > pipe->out_capacity)
         return impossible("reading", taken, pipe->out_written, pipe->out_capacity);
-    size_t room = pipe->out_capacity - (size_t)(pipe->out_written - taken), total = 0;
+    pipe->out_room = pipe->out_capacity - (size_t)(pipe->out_written - taken);
+    return QUOIT_OK;
+}
+
+static quoit_status_t ring_write(void *pointer, const struct iovec *iov, int count, size_t *written)
+{
+    ring_pipe_t *pipe = pointer;
+    size_t wanted = 0, total = 0;
+    for (int i = 0; i < count; i++) wanted += iov[i].iov_len;
+    if (wanted > pipe->out_room) {
+        quoit_status_t status = find_room(pipe);
+        if (status != QUOIT_OK) return status;
+    }
+    size_t room = pipe->out_room;
     for (int i = 0; i < count && total < room; i++) {
         size_t part = iov[i].iov_len < room - total ? iov[i].iov_len : room - total;
         if (part == 0) continue;
@@ -44,6 +57,7 @@ static quoit_status_t ring_write(void *pointer, const struct iovec *iov, int cou
     }
     if (total == 0) return QUOIT_ERR_AGAIN;
     pipe->out_written += total;
+    pipe->out_room -= total;
     atomic_store_explicit(&pipe->out->written, pipe->out_written, memory_order_release);
     *written = total;
     return QUOIT_OK;
@@ -85,5 +99,5 @@ bool ring_readable(const ring_pipe_t *pipe)
 
 bool ring_writable(const ring_pipe_t *pipe)
 {
-    return pipe->out_written - atomic_load_explicit(&pipe->out->read, memory_order_acquire) != pipe->out_capacity;
+    return pipe->out_room > 0 || pipe->out_written - atomic_load_explicit(&pipe->out->read, memory_order_acquire) != pipe->out_capacity;
 }

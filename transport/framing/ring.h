@@ -22,6 +22,7 @@ typedef struct ring_pipe {
     ring_memory_t *out, *in;
     size_t out_capacity, in_capacity; /* bytes */
     uint64_t out_written, in_read;    /* this side's own positions */
+    size_t out_room;                  /* bytes that were free when the reader's position was last looked at, less what was written since */
     bool in_narrow;                   /* see ring_narrow */
 } ring_pipe_t;
 

@@ -36,6 +36,7 @@ enum {
     SHM_PROGRESS_BUDGET = 128 << 10,   /* bytes moved by one call of progress */
     SHM_ENDPOINT_BUDGET = 64 << 10,    /* of it, for one endpoint */
     SHM_FLUSH_TURNS = 2,               /* pieces written at once to an endpoint */
+    SHM_MOST_FOLLOWED = 16,            /* rings that are looked at without a mark: a line each, in every call of progress */
     SHM_DOUBT_MS = 250,                /* between a socket's end and a pidfd's word: the kernel closes sockets first */
     SHM_RETRY_MS = 2,                  /* a step that the kernel put off (full backlog) */
     SHM_PATIENCE_MS = 20,              /* for the connection that the lower process id begins */
@@ -110,6 +111,7 @@ struct shm_endpoint {
     size_t peer_size;
     uint8_t *peer_mail; /* our byte in its mail array */
     bool fence;         /* see shm_wait.h */
+    bool followed;      /* its ring is looked at in every call of progress */
     bool same_process;  /* another engine of this process: a pidfd says nothing */
     int doorbell, pidfd;
 };
@@ -137,6 +139,9 @@ struct shm_transport {
     table_t *by_process; /* process -> the endpoint that connect() gives out */
     shm_endpoint_t *slots[SHM_MAX_PEERS];
     int slot_limit; /* slots from here on are free */
+    shm_endpoint_t *followed[SHM_MOST_FOLLOWED];
+    int follows;
+    uint64_t quiet_mail[SHM_MAX_PEERS / 8]; /* header->mail as it is when none has come: SHM_MAIL_FOLLOWED of those */
     int strangers;  /* incoming links without endpoint */
     shm_endpoint_t *told; /* whose CLOSED was the last event; not freed before the next next_event */
     char told_text[SHM_TEXT_CAPACITY];
@@ -169,6 +174,7 @@ quoit_status_t shm_endpoint_make_mailbox(shm_endpoint_t *endpoint); /* slot and 
 void shm_endpoint_open(shm_endpoint_t *endpoint);
 /** What channel calls have queued goes out, and the peer is told. Number of things done. */
 int shm_endpoint_flush(shm_endpoint_t *endpoint);
+void shm_endpoint_activate(shm_endpoint_t *endpoint); /* the next call of progress moves what there is to move */
 int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved);
 bool shm_endpoint_has_work(const shm_endpoint_t *endpoint);
 void shm_endpoint_ring(shm_endpoint_t *endpoint);
@@ -188,6 +194,7 @@ int shm_progress(quoit_transport_t *transport);
 bool shm_next_event(quoit_transport_t *transport, quoit_event_t *event);
 quoit_status_t shm_arm(quoit_transport_t *transport);
 void shm_disarm(quoit_transport_t *transport);
+void shm_unfollow(shm_endpoint_t *endpoint); /* from now on it has to mark what it writes */
 void shm_reap(shm_transport_t *transport); /* frees what is over; not while events are being handled */
 quoit_status_t shm_watch(shm_transport_t *transport, int fd, uint32_t events, shm_source_t *source);
 /** Before a descriptor is closed: a forked child may keep what it refers to alive, and with it the events. -1 is accepted. */

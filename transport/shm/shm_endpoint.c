@@ -126,10 +126,10 @@ static void announce(shm_endpoint_t *endpoint)
     if (!endpoint->leaving && list_is_empty(&endpoint->events)) list_append(&transport->events, &endpoint->events);
 }
 
-static void activate(shm_endpoint_t *endpoint)
+void shm_endpoint_activate(shm_endpoint_t *endpoint)
 {
     shm_transport_t *transport = transport_of(endpoint);
-    if (list_is_empty(&endpoint->active)) list_append(&transport->active, &endpoint->active);
+    if (endpoint->state == SHM_OPEN && list_is_empty(&endpoint->active)) list_append(&transport->active, &endpoint->active);
 }
 
 void shm_endpoint_open(shm_endpoint_t *endpoint)
@@ -140,17 +140,21 @@ void shm_endpoint_open(shm_endpoint_t *endpoint)
     transport_of(endpoint)->open++;
     channel_open(endpoint->channel, endpoint->name, &pipe, 1);
     log_debug("shm", "%s: connected", endpoint->name);
-    activate(endpoint); /* its first bytes may have come before it was open */
+    shm_endpoint_activate(endpoint); /* its first bytes may have come before it was open */
     if (endpoint->leaving) channel_close(endpoint->channel);
     shm_endpoint_flush(endpoint);
 }
 
-void shm_endpoint_ring(shm_endpoint_t *endpoint)
+static void ring_bell(const shm_endpoint_t *endpoint)
 {
-    if (!shm_wait_asleep(endpoint->peer, endpoint->fence)) return;
     const uint64_t one = 1;
     ssize_t written = write(endpoint->doorbell, &one, sizeof one);
     (void)written; /* a full counter is a bell that rings already */
+}
+
+void shm_endpoint_ring(shm_endpoint_t *endpoint)
+{
+    if (shm_wait_asleep(endpoint->peer, endpoint->fence)) ring_bell(endpoint);
 }
 
 static void drop_watches(shm_endpoint_t *endpoint)
@@ -190,6 +194,15 @@ static void check_channel(shm_endpoint_t *endpoint)
     }
 }
 
+/* Bytes are in its ring. */
+static void tell_peer(shm_endpoint_t *endpoint)
+{
+    shm_wait_order(endpoint->fence);
+    if (__atomic_load_n(endpoint->peer_mail, __ATOMIC_RELAXED) != SHM_MAIL_FOLLOWED)
+        __atomic_store_n(endpoint->peer_mail, SHM_MAIL_MARKED, __ATOMIC_RELEASE);
+    shm_endpoint_ring(endpoint);
+}
+
 int shm_endpoint_flush(shm_endpoint_t *endpoint)
 {
     if (endpoint->state != SHM_OPEN) return 0;
@@ -199,10 +212,9 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint)
         uint64_t start = endpoint->pipe.out_written;
         done += channel_write(endpoint->channel, 0, SHM_LOAN_SIZE);
         if (endpoint->pipe.out_written == start) break;
-        __atomic_store_n(endpoint->peer_mail, 1, __ATOMIC_RELEASE);
-        shm_endpoint_ring(endpoint);
+        tell_peer(endpoint);
     }
-    if (channel_wants_write(endpoint->channel, 0)) activate(endpoint);
+    if (channel_wants_write(endpoint->channel, 0)) shm_endpoint_activate(endpoint);
     check_channel(endpoint);
     return done;
 }
@@ -290,6 +302,7 @@ void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status)
         table_take(transport->by_process, process_key(endpoint->base.peer));
     }
     list_remove(&endpoint->active);
+    shm_unfollow(endpoint);
     if (endpoint->exposed && !endpoint->gone && endpoint->link && !transport->forked) {
         endpoint->link->phase = SHM_PHASE_UP;
         shutdown(endpoint->link->fd, SHUT_WR); /* tells the peer; its own end comes back when it writes no more */

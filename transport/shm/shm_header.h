@@ -5,8 +5,8 @@
  *   0                 4096                    69632 (rounded up to a page)                    size
  *   | header          | root, 64 KiB          | heap: mailboxes, sections, ...                |
  *
- * The owner writes everything in the header but `mail`: a peer that was given slot i sets mail[i] after it has put bytes into its
- * ring, and the owner clears it. Nothing in here is a lock, so a peer that is killed leaves nothing held. The fields are plain
+ * The owner writes everything in the header but `mail`: a peer that was given slot i marks mail[i] after it has put bytes into its
+ * ring, unless the owner follows that ring (see shm_progress.c), and the owner clears it. Nothing in here is a lock, so a peer that is killed leaves nothing held. The fields are plain
  * integers reached through the compiler's atomic builtins, because tests read this header as C++.
  */
 #ifndef QUOIT_SHM_HEADER_H
@@ -18,11 +18,17 @@
 #define SHM_ALIGNED __attribute__((aligned(64)))
 
 enum {
-    SHM_HEADER_VERSION = 2,
+    SHM_HEADER_VERSION = 3,
     SHM_HEADER_SIZE = 4096,
     SHM_MAX_PEERS = 1024, /* peers of one engine on its host; a multiple of 8 */
     SHM_FLAG_FENCE = 1    /* the owner has no membarrier: who rings must fence between its store and its look at `asleep` */
 };
+
+typedef enum shm_mail {
+    SHM_MAIL_NONE,
+    SHM_MAIL_MARKED, /* look into the ring */
+    SHM_MAIL_FOLLOWED /* the owner looks into the ring in any case: nothing is to be written here */
+} shm_mail_t;
 
 typedef struct shm_header {
     uint64_t magic, size;
@@ -31,7 +37,7 @@ typedef struct shm_header {
     SHM_ALIGNED uint32_t asleep;             /* 1: ring the doorbell after a store that the owner waits for */
     uint32_t starving;                       /* 1: and after a loan was given back */
     SHM_ALIGNED uint32_t cpu;                /* where the owner ran lately */
-    SHM_ALIGNED uint8_t mail[SHM_MAX_PEERS]; /* 1: look into the ring of that slot */
+    SHM_ALIGNED uint8_t mail[SHM_MAX_PEERS]; /* shm_mail_t, of each slot */
 } shm_header_t;
 
 #endif

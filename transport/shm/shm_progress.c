@@ -2,7 +2,7 @@
 /**
  * Polling, sleeping, events.
  *
- * A call of progress with nothing to do reads eight mail bytes at a time and makes no system call. Descriptors (set-up of
+ * A call of progress with nothing to do reads eight mail bytes at a time, and a line of each ring that it follows, and makes no system call. Descriptors (set-up of
  * connections, ends of sockets and processes) are looked at when something said so, every 8th call while a set-up is under way, and
  * else when a clock, read every 8th call, is 200 us on.
  *
@@ -129,19 +129,52 @@ void shm_reap(shm_transport_t *transport)
 
 /* ---------------------------------------------------------------- bytes */
 
+/*
+ * A pair that exchanges many short messages would spend most of their time on the mark: it is in a line of its own, which each of them has to
+ * take from the other twice a message. So the ring of a peer that has marked is followed, and looked at itself, until this process sleeps.
+ */
+static void follow(shm_transport_t *transport, shm_endpoint_t *endpoint)
+{
+    if (!endpoint->followed) {
+        endpoint->followed = true;
+        transport->followed[transport->follows++] = endpoint;
+        ((uint8_t *)transport->quiet_mail)[endpoint->slot] = SHM_MAIL_FOLLOWED;
+    }
+    __atomic_store_n(&transport->header->mail[endpoint->slot], SHM_MAIL_FOLLOWED, __ATOMIC_RELAXED);
+}
+
+void shm_unfollow(shm_endpoint_t *endpoint)
+{
+    shm_transport_t *transport = (shm_transport_t *)endpoint->base.transport;
+    if (!endpoint->followed) return;
+    int place = 0;
+    while (transport->followed[place] != endpoint) place++;
+    transport->followed[place] = transport->followed[--transport->follows];
+    endpoint->followed = false;
+    ((uint8_t *)transport->quiet_mail)[endpoint->slot] = SHM_MAIL_NONE;
+    if (!transport->forked) __atomic_store_n(&transport->header->mail[endpoint->slot], SHM_MAIL_NONE, __ATOMIC_RELAXED);
+}
+
+static void collect_mark(shm_transport_t *transport, int slot)
+{
+    uint8_t *mark = &transport->header->mail[slot];
+    shm_endpoint_t *endpoint = transport->slots[slot];
+    if (__atomic_load_n(mark, __ATOMIC_ACQUIRE) == ((const uint8_t *)transport->quiet_mail)[slot]) return;
+    if (endpoint && (endpoint->followed || (endpoint->state == SHM_OPEN && transport->follows < SHM_MOST_FOLLOWED)))
+        follow(transport, endpoint);
+    else
+        __atomic_exchange_n(mark, SHM_MAIL_NONE, __ATOMIC_ACQUIRE); /* reads the newest mark, so what was written before it is seen */
+    if (endpoint) shm_endpoint_activate(endpoint);
+}
+
 static void collect_mail(shm_transport_t *transport)
 {
-    uint8_t *mail = transport->header->mail;
-    for (int word = 0; word < transport->slot_limit; word += 8) {
-        if (__atomic_load_n((const uint64_t *)(const void *)(mail + word), __ATOMIC_RELAXED) == 0) continue;
-        for (int slot = word; slot < word + 8; slot++) {
-            /* The exchange reads the newest mark, so what was written before it is seen; a later mark stays for the next call. */
-            if (!__atomic_load_n(&mail[slot], __ATOMIC_RELAXED) || !__atomic_exchange_n(&mail[slot], 0, __ATOMIC_ACQUIRE)) continue;
-            shm_endpoint_t *endpoint = transport->slots[slot];
-            if (endpoint && endpoint->state == SHM_OPEN && list_is_empty(&endpoint->active)) {
-                list_append(&transport->active, &endpoint->active);
-            }
-        }
+    for (int i = 0; i < transport->follows; i++)
+        if (ring_readable(&transport->followed[i]->pipe)) shm_endpoint_activate(transport->followed[i]);
+    const uint64_t *mail = (const uint64_t *)(const void *)transport->header->mail;
+    for (int word = 0; word * 8 < transport->slot_limit; word++) {
+        if (__atomic_load_n(&mail[word], __ATOMIC_RELAXED) == transport->quiet_mail[word]) continue;
+        for (int slot = word * 8; slot < word * 8 + 8; slot++) collect_mark(transport, slot);
     }
 }
 
@@ -264,7 +297,7 @@ static bool has_work(const shm_transport_t *transport)
 {
     if (transport->due || !list_is_empty(&transport->events)) return true;
     for (int slot = 0; slot < transport->slot_limit; slot++) {
-        if (__atomic_load_n(&transport->header->mail[slot], __ATOMIC_RELAXED)) return true;
+        if (__atomic_load_n(&transport->header->mail[slot], __ATOMIC_RELAXED) != SHM_MAIL_NONE) return true;
     }
     for (const list_t *node = transport->active.next; node != &transport->active; node = node->next) {
         if (shm_endpoint_has_work(container_of(node, shm_endpoint_t, active))) return true;
@@ -276,6 +309,11 @@ quoit_status_t shm_arm(quoit_transport_t *base)
 {
     shm_transport_t *transport = (shm_transport_t *)base;
     bool starving = false;
+    while (transport->follows > 0) {
+        shm_endpoint_t *endpoint = transport->followed[0];
+        shm_unfollow(endpoint);
+        shm_endpoint_activate(endpoint); /* so that has_work looks into its ring */
+    }
     for (const list_t *node = transport->active.next; node != &transport->active; node = node->next) {
         const shm_endpoint_t *endpoint = container_of(node, shm_endpoint_t, active);
         starving = starving || channel_starves(endpoint->channel);

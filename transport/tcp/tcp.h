@@ -172,6 +172,7 @@ struct tcp_transport {
     secrets_t *jobs;
     list_t endpoints, strangers, dirty, eventful, graveyard;
     uint64_t looked; /* when progress asked the kernel last, while there is nobody */
+    unsigned quiet_calls; /* of progress, while there is nobody */
     bool due;             /* the next call of progress asks the kernel in any case */
     unsigned rails_left; /* a bit for each of the own interfaces of which a loss was told */
     list_t buffered; /* pipes with TLS that may hold what epoll does not see */
