@@ -315,17 +315,45 @@ out:
 
 /* ------------------------------------------------------------------ the end */
 
+enum { UNSENT_LINGER_MS = 500 };
+
 static bool has_work(const quoit_comm_t *comm) { return !list_is_empty(&comm->queue) || !list_is_empty(&comm->messages); }
+
+/* Is all that is left recvs for which no message has come? */
+static bool waits_for_nothing(quoit_comm_t *comm)
+{
+    if (!list_is_empty(&comm->queue)) return false;
+    for (list_t *node = comm->messages.next; node != &comm->messages; node = node->next) {
+        const operation_t *operation = container_of(node, operation_t, link);
+        if (operation->kind != OPERATION_RECV || operation->payload_posted) return false;
+    }
+    return true;
+}
+
+/* No peer needs their end: nobody is told, and the others go on. */
+static void forget_recvs(quoit_comm_t *comm)
+{
+    while (!list_is_empty(&comm->messages)) {
+        operation_t *recv = container_of(comm->messages.next, operation_t, link);
+        char text[ERROR_TEXT_CAPACITY];
+        snprintf(text, sizeof text, "[%.63s, rank %d] recv from %s (tag %u, %zu bytes): the communicator was destroyed before a message came", comm->name,
+                 comm->rank, recv->peer == QUOIT_ANY_SOURCE ? "any source" : comm_rank_name(comm, recv->peer), recv->tag, recv->bytes);
+        log_info("comm", "%s", text);
+        match_forget(comm, recv);
+        operation_finish(recv, QUOIT_ERR_CLOSED, text);
+    }
+}
 
 void quoit_comm_destroy(quoit_comm_t *comm)
 {
     if (!comm || comm->fork_generation != engine_fork_generation()) return; /* the child's copy holds nothing of its own */
     engine_t *engine = comm->engine;
-    uint64_t deadline = clock_now() + (uint64_t)setting_int(SETTING_LINGER) * 1000;
+    uint64_t deadline = clock_now() + (uint64_t)setting_int(SETTING_LINGER) * 1000, unsent = clock_deadline(UNSENT_LINGER_MS);
     engine_enter(engine);
     engine_poll(engine);
-    while (has_work(comm) && clock_now() < deadline)
+    while (has_work(comm) && clock_now() < deadline && (clock_now() < unsent || !waits_for_nothing(comm)))
         if (!engine_poll(engine)) poll(NULL, 0, 1);
+    if (waits_for_nothing(comm)) forget_recvs(comm);
     if (has_work(comm)) {
         char text[256];
         quoit_comm_t *same = comm;

@@ -611,6 +611,48 @@ TEST(Exit, DestroyWithWorkInFlight)
     }
 }
 
+// Destroy with recvs that nobody has sent to: they end soon, and the others go on, without an error.
+int role_unsent(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    float value[2] = {};
+    if (self.rank == 0) {
+        quoit_request_t *one = nullptr, *any = nullptr;
+        if (quoit_recv(self.comm, value, 1, QUOIT_F32, 1, 7, nullptr, &one) != QUOIT_OK) return 1;
+        if (quoit_recv(self.comm, value + 1, 1, QUOIT_F32, QUOIT_ANY_SOURCE, 8, nullptr, &any) != QUOIT_OK) return 1;
+        double begun = seconds();
+        quoit_comm_destroy(self.comm);
+        self.comm = nullptr;
+        self.say("left %.6f %d %s; %s", seconds() - begun, quoit_request_test(one), quoit_request_error(one), quoit_request_error(any));
+        quoit_request_free(one);
+        quoit_request_free(any);
+        return 0;
+    }
+    self.listen("go");
+    for (int round = 0; round < 100; round++) {
+        quoit_status_t status = self.rank == 1 ? quoit_send(self.comm, value, 1, QUOIT_F32, 2, 1, nullptr, nullptr)
+                                               : quoit_recv(self.comm, value, 1, QUOIT_F32, 1, 1, nullptr, nullptr);
+        if (status != QUOIT_OK) return 2;
+        usleep(1000);
+    }
+    report(self, "ended", QUOIT_OK);
+    return 0;
+}
+
+TEST(Exit, DestroyWithRecvsThatNobodySentTo)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 1, 1}}) {
+        Processes ranks("unsent", host_of, {}, "");
+        Outcome left = outcome(ranks, 0, "left");
+        EXPECT_EQ(left.status, QUOIT_ERR_CLOSED) << left.text;
+        EXPECT_LT(left.at, has_sanitizer() ? 4 : 1.5); /* half a second is promised */
+        EXPECT_NE(left.text.find("recv from rank 1 ("), std::string::npos) << left.text;
+        EXPECT_NE(left.text.find("any source (tag 8, 4 bytes): the communicator was destroyed before a message came"), std::string::npos) << left.text;
+        for (int rank = 1; rank < 3; rank++) ranks.tell(rank, "go");
+        for (int rank = 1; rank < 3; rank++) EXPECT_EQ(outcome(ranks, rank, "ended").status, QUOIT_OK) << rank;
+    }
+}
+
 // ------------------------------------------------------------------ idle
 
 int role_idle(ProcessRank &self)
@@ -673,7 +715,7 @@ TEST(Idle, NoThreadWakes)
 const std::map<std::string, int (*)(ProcessRank &)> roles = {
     {"survive", role_survive}, {"busy", role_busy}, {"absent", role_absent}, {"silent", role_silent},  {"abort", role_abort},
     {"create", role_create},   {"again", role_again}, {"fork", role_fork},   {"orphan", role_orphan}, {"exit", role_exit},
-    {"away", role_away},       {"leave", role_leave},     {"idle", role_idle}};
+    {"away", role_away},       {"leave", role_leave},   {"unsent", role_unsent},     {"idle", role_idle}};
 
 } // namespace
 
