@@ -2,8 +2,11 @@
 """For all tests in Python."""
 
 import os
+import signal
 
 import pytest
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it comes ignored where tests run in a shell's background, and tests send it to their ranks
 
 
 @pytest.fixture(scope="session", autouse=True)

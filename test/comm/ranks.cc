@@ -40,12 +40,15 @@ bool has_thread_sanitizer() { return __tsan_init; }
 
 bool has_sanitizer() { return built_sanitized(); }
 
-double slow()
+// TEST_SLOW.
+static double busy()
 {
     const char *value = getenv("TEST_SLOW");
     double factor = value ? atof(value) : 1;
-    return (factor > 1 ? factor : 1) * (has_sanitizer() ? 10 : 1);
+    return factor > 1 ? factor : 1;
 }
+
+double slow() { return busy() * (has_sanitizer() ? 10 : 1); }
 
 std::vector<std::vector<int>> worlds(std::vector<std::vector<int>> all)
 {
@@ -70,7 +73,7 @@ quoit_status_t MemoryStore::get(void *context, const char *key, int timeout_ms, 
 {
     auto *store = static_cast<MemoryStore *>(context);
     std::unique_lock lock(store->mutex_);
-    auto until = std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? 60000 : timeout_ms);
+    auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms < 0 ? 60000 : timeout_ms);
     while (!store->values_.count(key))
         if (store->changed_.wait_until(lock, until) == std::cv_status::timeout) return QUOIT_ERR_TIMEOUT;
     const std::string &found = store->values_[key];
@@ -107,7 +110,7 @@ Watchdog::Watchdog(std::string what, int limit_s) : state_(new State)
     if (has_sanitizer()) limit_s *= 4;
     state_->thread = std::thread([state = state_, what, limit_s] {
         std::unique_lock lock(state->mutex);
-        auto until = std::chrono::system_clock::now() + std::chrono::seconds(limit_s);
+        auto until = std::chrono::steady_clock::now() + std::chrono::seconds(limit_s);
         if (state->over.wait_until(lock, until, [&] { return state->done; })) return;
         fprintf(stderr, "HANGS after %d s: %s\n", limit_s, what.c_str());
         abort();
@@ -178,7 +181,7 @@ bool run_ranks(const World &world, const std::function<void(Rank &)> &body)
     std::atomic<bool> good = true;
     run_engines(world, [&](Rank &self, MemoryStore &memory) {
         quoit_comm_config_t config = QUOIT_COMM_CONFIG_INIT;
-        config.timeout_ms = world.timeout_ms;
+        config.timeout_ms = world.timeout_ms > 0 ? world.timeout_ms : static_cast<int>(30000 * busy());
         quoit_store_t *store = memory.open();
         quoit_status_t status = comm_create_on(self.engine, store, self.rank, self.size, &config, &self.comm);
         EXPECT_EQ(status, QUOIT_OK) << "rank " << self.rank << " of " << name_of(world.host_of) << ": " << quoit_last_error();

@@ -4,7 +4,8 @@
 
 Two lanes. The one in front runs the tests, a suite after the other. The one behind builds; it has idle priority (after the first build), so that it takes what
 the front leaves. So the processors are busy and yet deadlines are tested on a machine that answers. Sanitized tests, whose limits are wide, come last in
-both, with idle priority. Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
+both, and only when the others are over: then nobody has idle priority any more, with which a rank may not get its turn for half a minute.
+Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
 
 Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core
 with clang; the Python package's build; the pytest folders. C tests are counted by their GoogleTest cases, a program that dies or
@@ -17,7 +18,6 @@ import fnmatch
 import os
 import platform
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -62,6 +62,7 @@ def tail(text, lines=60):
 
 
 RUNNING = set()  # leaders of the sessions that commands were given
+ALONE = threading.Event()  # what is to be timed is over: nothing has idle priority
 OWN = threading.local()  # of this thread's suite: .cpu, the seconds of a processor that its commands took; .folder, their TMPDIR
 
 
@@ -73,17 +74,41 @@ def end_all():
             pass
 
 
+def prefix_that_works(*words):
+    """`words`, with which a command can be begun, or nothing where a container forbids what they do."""
+    works = shutil.which(words[0]) and subprocess.run([*words, "true"], capture_output=True, start_new_session=True).returncode == 0
+    return list(words) if works else []
+
+
 # Takes only the time that nobody else wants. A session may be a scheduling group (autogroup), whose own weight is to be lowered as well.
-IDLE = ["sh", "-c", 'echo 19 >/proc/$$/autogroup; exec chrt --idle 0 "$@"', "idle"] if shutil.which("chrt") else []
+IDLE = prefix_that_works("sh", "-c", '[ ! -w /proc/$$/autogroup ] || echo 19 >/proc/$$/autogroup; exec chrt --idle 0 "$@"', "idle")
 
 
-def has_ended(process, limit):
-    """Whether it does so within `limit` seconds. It stays to be waited for."""
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        return bool(select.select([descriptor], [], [], limit)[0])
-    finally:
-        os.close(descriptor)
+def hurry(session):
+    """Its processes take their full share from now on."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                if int(file.read().rpartition(")")[2].split()[3]) != session:
+                    continue
+            os.sched_setscheduler(int(name), os.SCHED_OTHER, os.sched_param(0))
+            with open(f"/proc/{name}/autogroup", "w") as file:
+                file.write("0")
+        except OSError:
+            pass  # it has ended, or there are no such groups
+
+
+def has_ended(process, limit, alone=None):
+    """Whether it does so within `limit` seconds (None: waits for ever). It stays to be waited for. `alone` is called with its pid once ALONE is set."""
+    deadline = None if limit is None else time.monotonic() + limit
+    while not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+        if alone and ALONE.is_set():
+            alone(process.pid)
+            alone = None
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def cpu_seconds(pid):
@@ -97,11 +122,11 @@ def execute(words, limit, env=None, log=None, idle=False):
     """(status, output). The command has a session of its own, which is killed when the limit is over. Status None: it was."""
     env = dict(env or os.environ, TMPDIR=OWN.folder, TEST_TMPDIR=OWN.folder)  # the second one is GoogleTest's
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen([*IDLE, *words] if idle else words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        process = subprocess.Popen([*IDLE, *words] if idle and not ALONE.is_set() else words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                    start_new_session=True)
         RUNNING.add(process.pid)
         try:
-            in_time = has_ended(process, limit)
+            in_time = has_ended(process, limit, hurry if idle else None)
             if not in_time:
                 os.killpg(process.pid, signal.SIGTERM)  # pytest and its children get the chance to clean up
                 if not has_ended(process, 15):
@@ -143,7 +168,7 @@ NO_CCACHE = "-DCMAKE_C_COMPILER_LAUNCHER="  # for builds whose objects nobody wi
 def configure_and_build(folder, arguments, clock, outcome, name, idle=True):
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for words in (["cmake", "-S", ".", "-B", folder, *generator, *arguments], ["cmake", "--build", folder, "-j", JOBS]):
-        status, text = execute(words, clock.left(1500), idle=idle)
+        status, text = execute(words, clock.left(3600), idle=idle)
         if status != 0:
             outcome.failures.append((name, f"{' '.join(words)}: {how(status)}\n{tail(text)}"))
             return False
@@ -165,16 +190,16 @@ def read_junit(path, outcome, prefix=""):
             outcome.passed += 1
 
 
-def run_ctest(folder, clock, outcome, environment, wrapper=(), idle=False):
+def run_ctest(folder, clock, outcome, environment, wrapper=(), sanitized=False):
     """Each entry; its cases come from the XML that GoogleTest writes. What fails is tried once more, and told."""
     results = os.path.join(ROOT, folder, "results")
     shutil.rmtree(results, ignore_errors=True)
     os.makedirs(results)
     junit = os.path.join(results, "ctest.junit")
-    limit = 900 if idle else 3600 if LONG else 300  # of one entry
+    limit = 900 if sanitized else 3600 if LONG else 300  # of one entry
     words = [*wrapper, "ctest", "--test-dir", folder, "-j", "5", "--output-on-failure", "--timeout", str(limit), "--repeat", "until-pass:2",
              "--output-junit", junit]
-    status, text = execute(words, clock.left(7200 if LONG else 2400), dict(os.environ, **environment), os.path.join(results, "ctest.log"), idle)
+    status, text = execute(words, clock.left(7200 if LONG else 3600), dict(os.environ, **environment), os.path.join(results, "ctest.log"))
     if not os.path.exists(junit):
         outcome.failures.append(("ctest", f"{how(status)}\n{tail(text)}"))
         return
@@ -219,20 +244,44 @@ def sanitized_build(folder, sanitizers, *more):
     return build
 
 
-def sanitized_tests(folder, environment, wrapper=()):
+def sanitized_tests(folder, sanitizers, environment):
     def tests(clock):
         outcome = Outcome()
-        run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4", QUOIT_TEST_LONG="0"), wrapper, idle=True)  # long runs would take days
+        why = why_no_start(sanitizers)
+        if why:
+            outcome.failures.append(("start", why))
+        else:
+            run_ctest(folder, clock, outcome, dict(environment, TEST_SLOW="4", QUOIT_TEST_LONG="0"), IN_PLACE, sanitized=True)  # long runs would take days
         return outcome
 
     return tests
 
 
-def without_randomisation():
-    """ThreadSanitizer of gcc 12 cannot start where the kernel spreads addresses as wide as newer ones do."""
-    words = ["setarch", platform.machine(), "-R"]
-    works = shutil.which("setarch") and subprocess.run([*words, "true"], capture_output=True).returncode == 0
-    return words if works else []
+# The sanitizers of gcc 12 cannot start, or only now and then, where the kernel spreads addresses as wide as newer ones do.
+IN_PLACE = prefix_that_works("setarch", platform.machine(), "-R")
+
+
+def why_no_start(sanitizers):
+    """None when a program with these sanitizers starts here, every time, else what it says."""
+    source, program = os.path.join(OWN.folder, "empty.c"), os.path.join(OWN.folder, "empty")
+    with open(source, "w") as file:
+        file.write("int main(void) { return 0; }\n")
+    try:
+        status, text = execute([os.environ.get("CC", "cc"), f"-fsanitize={sanitizers}", "-o", program, source], 120)
+        for _ in range(20 if status == 0 else 0):
+            status, text = execute([*IN_PLACE, program], 60)
+            if status != 0:
+                break
+        bits = "?"
+        if os.path.exists("/proc/sys/vm/mmap_rnd_bits"):
+            with open("/proc/sys/vm/mmap_rnd_bits") as file:
+                bits = file.read().strip()
+        return None if status == 0 else (f"a program with -fsanitize={sanitizers} does not start ({how(status)}; vm.mmap_rnd_bits is {bits}, of which 28 does; "
+                                         f"setarch -R {'is used' if IN_PLACE else 'is refused here'})\n{tail(text)}")
+    finally:
+        for path in (source, program):
+            if os.path.exists(path):
+                os.unlink(path)
 
 
 def clang_build(clock):
@@ -255,7 +304,7 @@ def clang_build(clock):
 def package(clock):
     outcome = Outcome()
     words = [sys.executable, "-m", "pip", "install", "-qq", "--no-build-isolation", "--no-deps", "."]
-    status, text = execute(words, clock.left(1500), idle=True)
+    status, text = execute(words, clock.left(3600), idle=True)
     if status == 0:
         status, text = execute([sys.executable, "-P", "-c", "import quoit; print(quoit.__version__)"], clock.left(120))
     if status == 0:
@@ -324,6 +373,7 @@ class Suite:
     run: object  # of the whole run's Clock; returns an Outcome
     needs: tuple = ()  # suites that must have passed before
     behind: bool = False  # in the lane that takes what the other leaves
+    last: bool = False  # begins when all that are not, but for builds, have ended
 
 
 # Each lane takes its suites in this order.
@@ -338,13 +388,13 @@ SUITES = {
     "c": Suite("C tests", c_tests, ("build",)),
     "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),
     "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build", "package")),
-    "torch": Suite("PyTorch's backend", pytest("test/torch", 1500), ("build", "package")),
+    "torch": Suite("PyTorch's backend", pytest("test/torch", 2400), ("build", "package")),
     "examples": Suite("examples", pytest("test/examples", 900), ("build", "package")),
     "machine": Suite("RDMA devices and netem, in emulated machines", pytest("test/machine", 900), ("build", "package")),
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
-                  sanitized_tests("build-asan", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",)),
+                  sanitized_tests("build-asan", "address,undefined", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",), last=True),
     "tsan": Suite("C tests under ThreadSanitizer",
-                  sanitized_tests("build-tsan", {"TSAN_OPTIONS": TSAN}, without_randomisation()), ("build-tsan",), behind=True),
+                  sanitized_tests("build-tsan", "thread", {"TSAN_OPTIONS": TSAN}), ("build-tsan",), behind=True, last=True),
 }
 
 
@@ -400,15 +450,18 @@ def run_suites(chosen, limit, folder):
     """Outcomes by suite, of which each has a folder of its own in `folder` as TMPDIR. One whose builds failed counts as a failure and does not run."""
     clock, results = Clock(limit), {}
     done = threading.Condition()
+    timed = [key for key in chosen if not SUITES[key].behind and not SUITES[key].last]
 
     def lane(keys):
         for key in keys:
             with done:
-                done.wait_for(lambda key=key: all(need in results for need in SUITES[key].needs))
+                done.wait_for(lambda key=key: all(other in results for other in (*SUITES[key].needs, *(timed if SUITES[key].last else ()))))
                 broken = [need for need in SUITES[key].needs if results[need].failures]
             outcome = Outcome(failures=[(key, f"did not run: {', '.join(broken)} failed")]) if broken else run_suite(key, clock, folder)
             with done:
                 results[key] = outcome
+                if all(other in results for other in timed):
+                    ALONE.set()
                 done.notify_all()
 
     lanes = [threading.Thread(target=lane, args=([key for key in chosen if SUITES[key].behind == behind],), daemon=True)

@@ -65,6 +65,19 @@ missing_packages() {
     if [ "${1:-}" = valgrind ]; then command -v valgrind >/dev/null || echo valgrind; fi
 }
 
+# A mirror that does not answer is asked again. A machine that was just started may be installing something itself: that is waited for.
+readonly apt_options=(-o Acquire::Retries=3 -o DPkg::Lock::Timeout=600)
+
+# Run a command up to three times until it ends well.
+again() {
+    local try
+    for try in 1 2 3; do
+        "$@" && return 0
+        [ "$try" = 3 ] || sleep $((try * 10))
+    done
+    return 1
+}
+
 install_packages() {
     local wanted
     wanted=$(missing_packages "${1:-}" | tr ' ' '\n' | sort -u | tr '\n' ' ')
@@ -74,9 +87,9 @@ install_packages() {
     fi
     say "apt-get install $wanted"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq || fail "apt-get update failed"
+    again apt-get "${apt_options[@]}" update -qq || fail "apt-get update failed"
     # shellcheck disable=SC2086
-    if ! apt-get install -y -qq --no-install-recommends $wanted >/tmp/quoit-apt.$$ 2>&1; then
+    if ! again apt-get "${apt_options[@]}" install -y -qq --no-install-recommends $wanted >/tmp/quoit-apt.$$ 2>&1; then
         tail -20 /tmp/quoit-apt.$$ >&2
         fail "apt-get install $wanted failed"
     fi
@@ -106,7 +119,7 @@ for name in "numpy scikit-learn tqdm scikit-build-core pybind11 ninja cmake".spl
     has(name)
 CHECK
     say "pip install torch==$torch_version and the tools to build with (the first time this downloads some hundred megabytes)"
-    "$venv/bin/python" -m pip install -qq --no-compile "torch==$torch_version" numpy scikit-learn tqdm scikit-build-core pybind11 ninja 'cmake>=3.25' pytest mypy ||
+    again "$venv/bin/python" -m pip install -qq --no-compile "torch==$torch_version" numpy scikit-learn tqdm scikit-build-core pybind11 ninja 'cmake>=3.25' pytest mypy ||
         fail "pip install failed"
 }
 

@@ -11,6 +11,10 @@ too, once. A test whose environment is read while torch is imported gets process
 
 Taking an interpreter apart that has imported torch costs a fifth of a second of a core, whatever a test did. So of forked ranks that
 end well only the last one ends as an interpreter does; all do in a test module that says ``ENDS = "whole"``.
+
+``TEST_LATE=2`` makes rank 2 of every job come and go late: it sleeps before it makes the default group, before its worker and after it
+(``TEST_LATE=2:0.5``: so many seconds each time; else one). So a test shows where it counts on ranks that keep step, above all on the
+store, which ends with rank 0. Tests of ranks that must be quick may fail under it.
 """
 
 from __future__ import annotations
@@ -331,6 +335,12 @@ def _end_short() -> None:
     os._exit(0)
 
 
+def _be_late() -> None:
+    rank, _, seconds = os.environ.get("TEST_LATE", "").partition(":")
+    if rank == os.environ["RANK"]:
+        time.sleep(float(seconds or 1))
+
+
 def _main() -> None:
     import faulthandler
 
@@ -350,9 +360,12 @@ def _main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    _be_late()
     if backend:
         dist.init_process_group(backend, init_method="env://")
+        _be_late()
     result = getattr(importlib.import_module(Path(source).stem), name)(rank, size)
+    _be_late()
     faulthandler.cancel_dump_traceback_later()
     if backend and dist.is_initialized():
         dist.destroy_process_group()

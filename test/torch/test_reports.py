@@ -125,14 +125,19 @@ def test_late():
 def worker_names_nobody_else(rank, size):
     """Who has come is not named as missing, also not when its own wait has just ended and its signals are taken back."""
     for round_ in range(6):
-        group = dist.new_group(timeout=seconds(0.25))
+        group = dist.new_group()
         dist.barrier(group)
-        if rank == 2:
-            time.sleep(0.4)
-            continue
-        text = message_of(lambda group=group: dist.all_reduce(torch.ones(10), group=group), dist.DistBackendError)
-        assert "rank 2" in text and f"waiting for rank {1 - rank}" not in text, f"round {round_}: {text}"
-        time.sleep(0.1)
+        group.set_timeout(seconds(0.25))
+        meet(f"round {round_} ", rank, size)
+        if rank < 2:
+            (directory() / f"came {round_} {rank}").write_text(str(time.monotonic()))
+            begun = time.monotonic()
+            text = message_of(lambda group=group: dist.all_reduce(torch.ones(10), group=group), dist.DistBackendError)
+            assert "rank 2" in text, f"round {round_}: {text}"
+        meet(f"end of {round_} ", rank, size)
+        if rank < 2 and f"waiting for rank {1 - rank}" in text:
+            late = float((directory() / f"came {round_} {1 - rank}").read_text()) - begun
+            assert late > 0.2, f"round {round_}: {late:.3f} s later than this rank came the other one: {text}"
 
 
 def test_names_nobody_else():

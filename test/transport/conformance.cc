@@ -37,8 +37,7 @@ size_t large(size_t megabytes) { return (megabytes << 20) / (built_sanitized() ?
 size_t eager_limit() { return (size_t)setting_int(SETTING_EAGER_LIMIT); }
 size_t segment_size() { return (size_t)setting_int(SETTING_SEGMENT_SIZE); }
 
-/* How much longer than usual everything may take. */
-static int slow()
+int slow()
 {
     static const int factor = [] {
         const char *text = getenv("TEST_SLOW");
@@ -137,7 +136,7 @@ void Peer::exchange_addresses()
 
 quoit_endpoint_t *Peer::connect(uint64_t job, int timeout_ms)
 {
-    quoit_peer_t peer = {other_id, job, other_address.data(), other_address.size(), "the other side", timeout_ms};
+    quoit_peer_t peer = {other_id, job, other_address.data(), other_address.size(), "the other side", timeout_ms > 0 ? timeout_ms : 10000 * slow()};
     quoit_endpoint_t *result = nullptr;
     require_ok(ops->connect(transport, &peer, &result), "connect");
     require(result && result->transport == transport, "an endpoint begins with its transport");

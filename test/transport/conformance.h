@@ -49,6 +49,8 @@ void require_ok(quoit_status_t status, const std::string &text);
 using test_bytes::pattern;
 /* A size that is to be more than can be on the way: a quarter of it with a sanitizer, whose own memory grows with it and whose peers are slower. */
 size_t large(size_t megabytes);
+/* How much longer than usual everything may take (TEST_SLOW). */
+int slow();
 size_t eager_limit();
 size_t segment_size();
 
@@ -92,7 +94,7 @@ public:
     void listen();
     void trust(uint64_t job, const std::string &secret);
     void exchange_addresses();
-    quoit_endpoint_t *connect(uint64_t job = 77, int timeout_ms = 10000);
+    quoit_endpoint_t *connect(uint64_t job = 77, int timeout_ms = 0); /* 0: long enough on a busy machine, too */
     void stand(); /* all of it: `endpoint` stands afterwards on both sides */
     void close();
 

@@ -118,7 +118,7 @@ void fake_verbs_remove_device(void)
     fake_verbs_break_device();
 }
 
-void fake_verbs_block_destroy(unsigned milliseconds) { atomic_store(&fake.blocked_ms, milliseconds); }
+void fake_verbs_hold_destroy(int held) { atomic_store(&fake.destroys_wait, held != 0); }
 
 /* ---------------------------------------------------------------- the functions of libibverbs */
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAKE_INLINE = 256, FAKE_PAYLOAD = 32 << 10, FAKE_TIMEOUT_MS = 200, FAKE_RNR_MS = 1 };
+enum { FAKE_INLINE = 256, FAKE_PAYLOAD = 32 << 10, FAKE_TIMEOUT_MS = 200, FAKE_RNR_MS = 1, FAKE_HOLD_MS = 120000 };
 
 typedef struct fake_device {
     struct ibv_device base;
@@ -102,9 +102,9 @@ typedef struct fake_state {
     list_t contexts, mrs, qps;
     uint32_t next_key, next_qpn;
     unsigned pds;
-    atomic_uint delay, blocked_ms;
+    atomic_uint delay;
     bool cut;
-    atomic_bool removed;
+    atomic_bool removed, destroys_wait;
     unsigned full; /* posts to be refused */
     unsigned long locked, lock_limit; /* bytes that are registered, and may be */
     struct {

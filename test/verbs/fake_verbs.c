@@ -95,7 +95,7 @@ void fake_verbs_calm(void)
     fake.full = 0;
     atomic_store(&fake.removed, false);
     atomic_store(&fake.delay, 0);
-    atomic_store(&fake.blocked_ms, 0);
+    atomic_store(&fake.destroys_wait, false);
     fake_devices_calm();
     pthread_mutex_unlock(&fake.lock);
 }
@@ -473,7 +473,7 @@ int ibv_destroy_qp(struct ibv_qp *base)
 {
     fake_qp_t *qp = container_of(base, fake_qp_t, base);
     if (fake_call_fails("destroy_qp")) return errno;
-    usleep(1000 * atomic_load(&fake.blocked_ms));
+    for (uint64_t deadline = clock_deadline(FAKE_HOLD_MS); atomic_load(&fake.destroys_wait) && clock_now() < deadline;) usleep(1000);
     pthread_mutex_lock(&fake.lock);
     clear(qp);
     list_remove(&qp->link);

@@ -47,8 +47,8 @@ void fake_verbs_sysfs(const char *root);
 void fake_verbs_harm(int device, const char *what, unsigned after);
 /** Bytes of sends and writes of a device that arrived. */
 unsigned long fake_verbs_bytes(int device);
-/** ibv_destroy_qp takes so many milliseconds. */
-void fake_verbs_block_destroy(unsigned milliseconds);
+/** ibv_destroy_qp does not return before it is let go again, by 0 or calm; two minutes at most. */
+void fake_verbs_hold_destroy(int held);
 /** Is nothing of this process's under way? */
 int fake_verbs_is_quiet(void);
 /**

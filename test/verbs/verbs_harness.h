@@ -34,7 +34,7 @@ struct Fake {
     decltype(&fake_verbs_sysfs) sysfs = find<decltype(&fake_verbs_sysfs)>("fake_verbs_sysfs");
     decltype(&fake_verbs_harm) harm = find<decltype(&fake_verbs_harm)>("fake_verbs_harm");
     decltype(&fake_verbs_bytes) bytes = find<decltype(&fake_verbs_bytes)>("fake_verbs_bytes");
-    decltype(&fake_verbs_block_destroy) block_destroy = find<decltype(&fake_verbs_block_destroy)>("fake_verbs_block_destroy");
+    decltype(&fake_verbs_hold_destroy) hold_destroy = find<decltype(&fake_verbs_hold_destroy)>("fake_verbs_hold_destroy");
 };
 
 inline Fake &fake()

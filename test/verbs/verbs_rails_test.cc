@@ -309,18 +309,16 @@ TEST_F(Verbs, DestroyingAQueuePairHoldsUpNobody)
         other.ops->progress(third.transport);
         return other.ops->endpoint_status(endpoint) == QUOIT_OK;
     }));
-    fake().block_destroy(2000);
+    fake().hold_destroy(1);
     other.ops->disconnect(endpoint);
     unsigned long before = fake().count("destroy_qp");
     ASSERT_TRUE(other.wait([&] {
         other.ops->progress(third.transport);
         return fake().count("destroy_qp") > before;
     })) << "it is not destroyed";
-    uint64_t start = clock_now();
     EXPECT_EQ(both_ways(other, 1, 1 << 20), "");
-    EXPECT_GT(fake().count("qp"), 4u) << "it was destroyed already: the test is too slow to tell anything";
-    EXPECT_LT((double)(clock_now() - start) / 1e9, 1.9) << "seconds in which others waited";
-    fake().block_destroy(0);
+    EXPECT_GT(fake().count("qp"), 4u) << "the others have waited for it to be destroyed";
+    fake().hold_destroy(0);
     other.ops->close(third.transport);
     close(third.doorbell);
 }
