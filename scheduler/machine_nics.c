@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The network interfaces of this host, and how far they are from this process. Where a device is attached is read in sysfs, from where hwloc
- * has it too: its NUMA node, and the processors that are local to its PCI bus.
+ * The network interfaces of this host, and how far they are from this process. Where a device is attached is read in sysfs: its
+ * NUMA node, and the processors that are local to its PCI bus.
  */
 #include "base/settings.h"
 #include "scheduler/topology.h"
