@@ -263,7 +263,7 @@ void inquire_stranger(engine_t *engine, const quoit_event_t *event)
         size_t length = notice_abort_encode(header.comm, call.target, QUOIT_ERR_MISMATCH, call.target, text, notice);
         quoit_endpoint_t *endpoint = NULL;
         if (job_endpoint(comm->job, comm->job_rank[source], &endpoint) == QUOIT_OK)
-            (void)endpoint->transport->ops->notify(endpoint, notice, length);
+            control_tell(endpoint, notice, length);
         comm_fail(comm, QUOIT_ERR_MISMATCH, true, "%s", text);
         return;
     }
