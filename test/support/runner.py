@@ -242,7 +242,7 @@ def clang_build(clock):
     if compiler is None:
         outcome.skips.append((name, "clang is not installed"))
         return outcome
-    flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_TESTS=OFF", NO_CCACHE, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_COMPILER={compiler}",
+    flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_TESTS=OFF", "-DQUOIT_WERROR=ON", NO_CCACHE, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_COMPILER={compiler}",
              f"-DCMAKE_CXX_COMPILER={compiler.replace('clang', 'clang++', 1)}"]
     if configure_and_build("build-clang", flags, clock, outcome, name):
         outcome.passed += 1

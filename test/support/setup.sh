@@ -85,6 +85,8 @@ install_packages() {
 # $1: "tests" adds what only the tests need.
 make_environment() {
     local python
+    # The package is built with the options of the C tests then, and shares their compilers' output.
+    [ "${1:-}" != tests ] || export CMAKE_ARGS="${CMAKE_ARGS:-} -DQUOIT_WERROR=ON"
     if [ ! -x "$venv/bin/python" ]; then
         python=$(find_python)
         [ -n "$python" ] || fail "no Python 3.11 or newer; PYTHON names one"
