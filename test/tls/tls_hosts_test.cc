@@ -28,13 +28,12 @@
 
 using namespace comm_test;
 using tls_test::Folder;
+using tls_test::has;
 using tls_test::read_file;
 
 namespace {
 
 const std::string KNOWN = "a known payload that nobody but the ranks should see";
-
-bool has(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
 
 bool shell(const std::string &command) { return system((command + " 2>/dev/null").c_str()) == 0; }
 
