@@ -103,11 +103,11 @@ def has(name, version=None):
     if version and found != version:
         sys.exit(1)
 has("torch", sys.argv[1])
-for name in "numpy scikit-learn tqdm scikit-build-core pybind11 ninja cmake".split() + (["pytest", "mypy"] if sys.argv[2] == "tests" else []):
+for name in "numpy scikit-learn tqdm scikit-build-core ninja cmake".split() + (["pytest", "mypy"] if sys.argv[2] == "tests" else []):
     has(name)
 CHECK
     say "pip install torch==$torch_version and the tools to build with (the first time this downloads some hundred megabytes)"
-    "$venv/bin/python" -m pip install -qq --no-compile "torch==$torch_version" numpy scikit-learn tqdm scikit-build-core pybind11 ninja 'cmake>=3.25' pytest mypy ||
+    "$venv/bin/python" -m pip install -qq --no-compile "torch==$torch_version" numpy scikit-learn tqdm scikit-build-core ninja 'cmake>=3.25' pytest mypy ||
         fail "pip install failed"
 }
 
