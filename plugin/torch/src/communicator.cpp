@@ -151,6 +151,12 @@ Communicator::Use::~Use()
         owner_->users_.fetch_sub(1);
 }
 
+void Communicator::Use::demand(const char *operation) const
+{
+    if (owner_ == nullptr)
+        throw_error(QUOIT_ERR_CLOSED, operation, "the process group was destroyed");
+}
+
 /* ---------------------------------------------------------------- communicators */
 
 Communicator::Communicator(quoit_comm_t *raw) : raw_(raw), owner_pid_(getpid()) {}
