@@ -13,7 +13,12 @@
 #include "base/store.h"
 #include "scheduler/job_internal.h"
 
-enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_FOR_FAILURE_MS = 250, LOOK_AGAIN_MS = 1000, BAN_HEADER = 9 };
+enum {
+    LOOK_AGAIN_FIRST_MS = 50,  /* the first pause between two questions to the store for what another rank sets; each is twice the one before */
+    LOOK_FOR_FAILURE_MS = 250, /* the same while memory is attached, which needs no store: only for word that somebody gave up */
+    LOOK_AGAIN_MS = 1000,      /* the longest; and for so long word of a failure may be of an attempt whose rank is about to come again */
+    BAN_HEADER = 9             /* bytes of a ban before its text: see bootstrap_paths.c */
+};
 
 /** One rank's attempt to become a member of a job. */
 typedef struct attempt {

@@ -20,7 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW_RANKS = 32, TRIAL_MOST_MS = 10000, BAN_CAPACITY = BAN_HEADER + 160 };
+enum {
+    FEW_RANKS = 32,        /* up to so many each tries all */
+    TRIAL_MOST_MS = 10000, /* a path that works takes milliseconds; one that drops packets, all of this */
+    BAN_CAPACITY = BAN_HEADER + sizeof((job_ban_t *)0)->why
+};
 
 /** A neighbour while it is tried. */
 typedef struct path {

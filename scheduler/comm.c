@@ -13,7 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TIMEOUT_GRACE_MS = 80, TIMEOUT_TOGETHER_MS = 250, SETTLE_ROUNDS = 64 };
+enum {
+    TIMEOUT_GRACE_MS = 80,     /* see is_overdue: longer than an ASK, its answer and word of the end take (LAST_ASK_MS of inquire.c) */
+    TIMEOUT_TOGETHER_MS = 250, /* see time_out_too: more than ranks differ by that began one operation together */
+    SETTLE_ROUNDS = 64         /* see settle */
+};
 
 const char *comm_rank_name(const quoit_comm_t *comm, int rank)
 {

@@ -24,8 +24,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Whoever gave an address listens there until it ends; some refusals more, for what lies between and may be starting up. */
-enum { TIE_PAUSE_MS = 500, REFUSALS = 5 };
+enum {
+    TIE_PAUSE_MS = 500, /* for the other connection to come to stand */
+    REFUSALS = 5        /* whoever gave an address listens there until it ends; some more, for what lies between and may be starting up */
+};
 
 void tcp_call_drop(tcp_endpoint_t *endpoint)
 {
