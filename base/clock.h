@@ -18,6 +18,12 @@ static inline uint64_t clock_now(void)
 /** `milliseconds` (not negative) after `time`. */
 static inline uint64_t clock_after(uint64_t time, int milliseconds) { return time + (uint64_t)milliseconds * 1000000u; }
 
+/** As the kernel takes a time. */
+static inline struct timespec clock_timespec(uint64_t time)
+{
+    return (struct timespec){.tv_sec = (time_t)(time / 1000000000u), .tv_nsec = (long)(time % 1000000000u)};
+}
+
 /** Deadline `milliseconds` from now; negative: never. */
 static inline uint64_t clock_deadline(int64_t milliseconds)
 {

@@ -96,6 +96,13 @@ quoit_status_t quoit_store_open(const char *url, int rank, int size, int timeout
     return store_tcp_open(parsed.host, parsed.port, rank, size, timeout_ms, store);
 }
 
+bool store_key_is_valid(const char *key, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (key[i] < 0x20 || key[i] > 0x7e) return false;
+    return length > 0 && length <= STORE_KEY_MAX;
+}
+
 static quoit_status_t check_call(const quoit_store_t *store, const char *call, const char *key)
 {
     if (!store || !key) return error_set(QUOIT_ERR_INVALID, "%s: store or key is NULL", call);
@@ -105,8 +112,7 @@ static quoit_status_t check_call(const quoit_store_t *store, const char *call, c
     size_t length = strnlen(key, STORE_KEY_MAX + 1);
     if (length == 0 || length > STORE_KEY_MAX)
         return error_set(QUOIT_ERR_INVALID, "%s: a key has 1 to %d bytes, this one %s", call, STORE_KEY_MAX, length ? "more" : "none");
-    for (const char *c = key; *c; c++)
-        if (*c < 0x20 || *c > 0x7e) return error_set(QUOIT_ERR_INVALID, "%s: the key has a byte that is not printable ASCII", call);
+    if (!store_key_is_valid(key, length)) return error_set(QUOIT_ERR_INVALID, "%s: the key has a byte that is not printable ASCII", call);
     return QUOIT_OK;
 }
 

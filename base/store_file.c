@@ -164,6 +164,11 @@ unread:
     return number == 0 ? QUOIT_OK : error_set_errno(QUOIT_ERR_SYSTEM, number, "store %s: read", self->base.description);
 }
 
+static quoit_status_t not_a_store(const file_store_t *self)
+{
+    return error_set(QUOIT_ERR_INVALID, "store %s: the file exists and is no Quoit store; name another one", self->base.description);
+}
+
 /* Read what is new. The file is locked. */
 static quoit_status_t catch_up(file_store_t *self, int fd)
 {
@@ -176,8 +181,7 @@ static quoit_status_t catch_up(file_store_t *self, int fd)
         uint8_t header[FILE_HEADER_SIZE];
         int number = 0;
         if (info.st_size < FILE_HEADER_SIZE) return QUOIT_OK;
-        if (!read_at(fd, header, sizeof header, 0, &number) || memcmp(header, FILE_MAGIC, FILE_HEADER_SIZE) != 0)
-            return error_set(QUOIT_ERR_INVALID, "store %s: the file exists and is no Quoit store; name another one", self->base.description);
+        if (!read_at(fd, header, sizeof header, 0, &number) || memcmp(header, FILE_MAGIC, FILE_HEADER_SIZE) != 0) return not_a_store(self);
         self->read_up_to = FILE_HEADER_SIZE;
     }
     quoit_status_t status = QUOIT_OK;
@@ -193,8 +197,9 @@ static quoit_status_t mend_tail(file_store_t *self, int fd)
     if (self->read_up_to == 0) {
         char start[FILE_HEADER_SIZE];
         int number = 0;
-        if (info.st_size > 0 && (!read_at(fd, start, (size_t)info.st_size, 0, &number) || memcmp(start, FILE_MAGIC, (size_t)info.st_size) != 0))
-            return error_set(QUOIT_ERR_INVALID, "store %s: the file exists and is no Quoit store; name another one", self->base.description);
+        if (info.st_size >= FILE_HEADER_SIZE) return not_a_store(self); /* something wrote there without the lock since it was read */
+        size_t there = (size_t)info.st_size;
+        if (there > 0 && (!read_at(fd, start, there, 0, &number) || memcmp(start, FILE_MAGIC, there) != 0)) return not_a_store(self);
         quoit_status_t status = write_at(self, fd, FILE_MAGIC, FILE_HEADER_SIZE, 0);
         if (status == QUOIT_OK) self->read_up_to = FILE_HEADER_SIZE;
         return status;
@@ -223,8 +228,9 @@ static quoit_status_t open_file(const file_store_t *self, int *result)
 static quoit_status_t append_record(file_store_t *self, int fd, const char *key, const void *value, size_t length)
 {
     size_t key_length = strlen(key);
-    uint8_t *record = malloc(RECORD_HEADER_SIZE + key_length + length), *body = record + RECORD_HEADER_SIZE;
+    uint8_t *record = malloc(RECORD_HEADER_SIZE + key_length + length);
     if (!record) return error_set(QUOIT_ERR_NO_MEMORY, "store %s: no memory for a value of %zu bytes", self->base.description, length);
+    uint8_t *body = record + RECORD_HEADER_SIZE;
     memcpy(body, key, key_length);
     if (length > 0) memcpy(body + key_length, value, length);
     uint64_t checksum = record_checksum(body, key_length, length);

@@ -27,6 +27,9 @@ struct quoit_store {
     pid_t owner;       /* process that opened it */
 };
 
+/** May the bytes be a key? 1 to STORE_KEY_MAX of printable ASCII. */
+bool store_key_is_valid(const char *key, size_t length);
+
 typedef enum store_scheme { STORE_SCHEME_TCP, STORE_SCHEME_FILE, STORE_SCHEME_ENV } store_scheme_t;
 
 typedef struct store_url {

@@ -62,10 +62,3 @@ void store_frame_write(const store_frame_t *frame, uint8_t bytes[STORE_FRAME_SIZ
     store_u32(bytes + 8, (uint32_t)frame->value_length);
     store_u32(bytes + 12, (uint32_t)frame->argument);
 }
-
-bool store_key_is_valid(const char *key, size_t length)
-{
-    for (size_t i = 0; i < length; i++)
-        if (key[i] < 0x20 || key[i] > 0x7e) return false;
-    return length > 0 && length <= STORE_KEY_MAX;
-}

@@ -33,7 +33,5 @@ typedef struct store_frame {
  */
 quoit_status_t store_frame_parse(const void *bytes, size_t length, store_frame_t *frame);
 void store_frame_write(const store_frame_t *frame, uint8_t bytes[STORE_FRAME_SIZE]);
-/** Whether the bytes may be a key: printable ASCII, at least one. */
-bool store_key_is_valid(const char *key, size_t length);
 
 #endif

@@ -39,6 +39,7 @@
 #include <unistd.h>
 
 enum {
+    KEY_CAPACITY = 64,
     RIVAL_FIRST_MS = 500,  /* until the first look whether another process came as this rank; each pause is twice the one before */
     RIVAL_MOST_MS = 60000,
     STALE_WARN_MS = 5000   /* of waiting beside a roster of another attempt */
@@ -46,17 +47,36 @@ enum {
 
 /* ------------------------------------------------------------------ store */
 
-quoit_status_t bootstrap_set(attempt_t *attempt, const char *key, const void *value, size_t length)
+/* "quoit/record/3", "quoit/roster", "quoit/proof/<incarnation>/3", "quoit/hosts/<incarnation>" */
+static const char *key_of(const attempt_t *attempt, bootstrap_item_t item, int rank, char key[KEY_CAPACITY])
 {
-    return quoit_store_set(attempt->store, key, value, length);
+    static const char *const names[] = {[ITEM_RECORD] = "record", [ITEM_ROSTER] = "roster", [ITEM_PROOF] = "proof",
+                                        [ITEM_HOSTS] = "hosts",   [ITEM_PATHS] = "paths",   [ITEM_BANS] = "bans"};
+    char incarnation[24] = "", number[16] = "";
+    if (item >= ITEM_PROOF) snprintf(incarnation, sizeof incarnation, "/%016llx", (unsigned long long)attempt->job->id);
+    if (item == ITEM_RECORD || item == ITEM_PROOF || item == ITEM_PATHS) snprintf(number, sizeof number, "/%d", rank);
+    snprintf(key, KEY_CAPACITY, "quoit/%s%s%s", names[item], incarnation, number);
+    return key;
 }
 
-/* Wait at most `limit_ms`, and not past the deadline. ERR_TIMEOUT when the key did not come. */
-quoit_status_t bootstrap_get(attempt_t *attempt, const char *key, int limit_ms, void **value, size_t *length)
+quoit_status_t bootstrap_set(attempt_t *attempt, bootstrap_item_t item, int rank, const void *value, size_t length)
 {
+    char key[KEY_CAPACITY];
+    return quoit_store_set(attempt->store, key_of(attempt, item, rank, key), value, length);
+}
+
+quoit_status_t bootstrap_get(attempt_t *attempt, bootstrap_item_t item, int rank, int limit_ms, void **value, size_t *length)
+{
+    char key[KEY_CAPACITY];
     int left = clock_left_ms(attempt->deadline);
     if (left < 0 || (limit_ms >= 0 && limit_ms < left)) left = limit_ms;
-    return quoit_store_get(attempt->store, key, left, value, length);
+    return quoit_store_get(attempt->store, key_of(attempt, item, rank, key), left, value, length);
+}
+
+void bootstrap_forget(void *value, size_t length)
+{
+    if (value) explicit_bzero(value, length);
+    free(value);
 }
 
 bool bootstrap_is_over(const attempt_t *attempt) { return clock_now() >= attempt->deadline; }
@@ -94,7 +114,6 @@ static quoit_status_t make_record(attempt_t *attempt)
 {
     job_record_t *own = &attempt->own;
     const char *label = setting_string(SETTING_HOST_LABEL);
-    char source[32];
     own->process = attempt->engine->self;
     own->kernel = kernel_hash();
     own->label = hash_combine(attempt->engine->host_label, hash_bytes(2, label, strlen(label)));
@@ -103,8 +122,8 @@ static quoit_status_t make_record(attempt_t *attempt)
     own->pid = (int32_t)getpid();
     own->tls = (uint8_t)setting_int(SETTING_TLS);
     own->user = (uint32_t)geteuid();
-    machine_discover(&own->machine, source, sizeof source);
-    log_info("bootstrap", "this process may use %d cores (%s)", own->machine.cores, source);
+    machine_discover(&own->machine);
+    log_info("bootstrap", "this process may use %d cores", own->machine.cores);
     snprintf(own->host, sizeof own->host, "%s", log_host());
     snprintf(own->version, sizeof own->version, "%s (layout %08x)", quoit_version(), layout_hash());
     for (int i = 0; i < attempt->engine->transports && own->addresses < JOB_ADDRESS_CAPACITY; i++) {
@@ -126,9 +145,7 @@ static quoit_status_t make_record(attempt_t *attempt)
 static quoit_status_t publish_record(attempt_t *attempt)
 {
     uint8_t bytes[JOB_RECORD_CAPACITY];
-    char key[64];
-    snprintf(key, sizeof key, "quoit/record/%d", attempt->rank);
-    return bootstrap_set(attempt, key, bytes, job_record_encode(&attempt->own, bytes, sizeof bytes));
+    return bootstrap_set(attempt, ITEM_RECORD, attempt->rank, bytes, job_record_encode(&attempt->own, bytes, sizeof bytes));
 }
 
 /* ------------------------------------------------------------------ the job that comes out of it */
@@ -189,7 +206,6 @@ static quoit_status_t check_processes(const job_t *job)
     return QUOIT_OK;
 }
 
-/* Peers, and the secret: from here on connections of this job are accepted. */
 quoit_status_t bootstrap_take_peer(job_t *job, int rank, peer_t **peer)
 {
     char name[PEER_NAME_CAPACITY];
@@ -198,6 +214,7 @@ quoit_status_t bootstrap_take_peer(job_t *job, int rank, peer_t **peer)
     return engine_peer(job->engine, record->process, name, peer);
 }
 
+/* Peers, and the secret: from here on connections of this job are accepted. */
 static quoit_status_t open_job(attempt_t *attempt)
 {
     job_t *job = attempt->job;
@@ -225,9 +242,8 @@ static quoit_status_t publish_roster(attempt_t *attempt)
     size_t capacity = roster_capacity(job->size);
     uint8_t *bytes = malloc(capacity);
     if (!bytes) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: a roster of %zu bytes", capacity);
-    status = bootstrap_set(attempt, "quoit/roster", bytes, roster_encode(job, bytes));
-    memset(bytes, 0, capacity);
-    free(bytes);
+    status = bootstrap_set(attempt, ITEM_ROSTER, 0, bytes, roster_encode(job, bytes));
+    bootstrap_forget(bytes, capacity);
     return status;
 }
 
@@ -283,11 +299,11 @@ static quoit_status_t check_rival(attempt_t *attempt)
                      record.host, record.pid, attempt->rank, attempt->own.host, attempt->own.pid);
 }
 
-/* Wait for a key to the deadline, with an eye on the own place. */
-static quoit_status_t get_watchfully(attempt_t *attempt, const char *key, void **value, size_t *length)
+/* Wait for it to the deadline, with an eye on the own place. */
+static quoit_status_t get_watchfully(attempt_t *attempt, bootstrap_item_t item, int rank, void **value, size_t *length)
 {
     for (int pause_ms = RIVAL_FIRST_MS;; pause_ms = pause_ms * 2 < RIVAL_MOST_MS ? pause_ms * 2 : RIVAL_MOST_MS) {
-        quoit_status_t status = bootstrap_get(attempt, key, pause_ms, value, length);
+        quoit_status_t status = bootstrap_get(attempt, item, rank, pause_ms, value, length);
         if (status != QUOIT_ERR_TIMEOUT || bootstrap_is_over(attempt)) return status;
         status = check_rival(attempt);
         if (status != QUOIT_OK) return status;
@@ -296,30 +312,27 @@ static quoit_status_t get_watchfully(attempt_t *attempt, const char *key, void *
 
 quoit_status_t bootstrap_get_record(attempt_t *attempt, int rank, int limit_ms, job_record_t *record)
 {
-    char key[64];
     void *value = NULL;
     size_t length = 0, used;
-    snprintf(key, sizeof key, "quoit/record/%d", rank);
-    quoit_status_t status = limit_ms < 0 ? get_watchfully(attempt, key, &value, &length) : bootstrap_get(attempt, key, limit_ms, &value, &length);
+    quoit_status_t status = limit_ms < 0 ? get_watchfully(attempt, ITEM_RECORD, rank, &value, &length)
+                                         : bootstrap_get(attempt, ITEM_RECORD, rank, limit_ms, &value, &length);
     attempt->rank_failed = status == QUOIT_OK && roster_is_refusal(value, length);
     if (attempt->rank_failed) status = roster_refusal_decode(value, length);
     else if (status == QUOIT_OK) status = job_record_decode(value, length, &used, record);
-    free(value);
+    bootstrap_forget(value, length);
     return status;
 }
 
-/* Which ranks lack: those of `prefix` keys that are not in the store. */
-quoit_status_t bootstrap_tell_missing(attempt_t *attempt, const char *prefix, const char *what)
+quoit_status_t bootstrap_tell_missing(attempt_t *attempt, bootstrap_item_t item, const char *did)
 {
     char list[512] = "";
     int missing = 0;
     for (int rank = 0; rank < attempt->size; rank++) {
-        char key[96];
+        char key[KEY_CAPACITY];
         void *value = NULL;
-        size_t length = 0;
-        snprintf(key, sizeof key, "%s%d", prefix, rank);
-        if (rank == attempt->rank || quoit_store_get(attempt->store, key, 1, &value, &length) == QUOIT_OK) {
-            free(value);
+        size_t length = 0; /* the deadline is over: bootstrap_get would not wait for the store's answer */
+        if (rank == attempt->rank || quoit_store_get(attempt->store, key_of(attempt, item, rank, key), 1, &value, &length) == QUOIT_OK) {
+            bootstrap_forget(value, length);
             continue;
         }
         size_t at = strlen(list);
@@ -328,7 +341,7 @@ quoit_status_t bootstrap_tell_missing(attempt_t *attempt, const char *prefix, co
     }
     if (missing == 0)
         return error_set(QUOIT_ERR_TIMEOUT, "timed out: the last of %d ranks came too late at %s", attempt->size, store_description(attempt->store));
-    return error_set(QUOIT_ERR_TIMEOUT, "timed out: %d of %d ranks %s at %s: %s %s", missing, attempt->size, what,
+    return error_set(QUOIT_ERR_TIMEOUT, "timed out: %d of %d ranks %s at %s: %s %s", missing, attempt->size, did,
                      store_description(attempt->store), missing == 1 ? "rank" : "ranks", list);
 }
 
@@ -349,7 +362,7 @@ static quoit_status_t gather_records(attempt_t *attempt)
     for (int rank = 1; rank < attempt->size; rank++) {
         job_record_t *record = &attempt->job->record[rank];
         quoit_status_t status = gather_record(attempt, rank, record);
-        if (status == QUOIT_ERR_TIMEOUT && !attempt->rank_failed) status = bootstrap_tell_missing(attempt, "quoit/record/", "did not come");
+        if (status == QUOIT_ERR_TIMEOUT && !attempt->rank_failed) status = bootstrap_tell_missing(attempt, ITEM_RECORD, "did not come");
         if (status == QUOIT_OK) status = check_record(attempt, rank, record);
         if (status != QUOIT_OK) return status;
     }
@@ -366,14 +379,13 @@ static quoit_status_t await_roster(attempt_t *attempt)
     for (;;) {
         void *value = NULL;
         size_t length = 0;
-        quoit_status_t status = get_watchfully(attempt, "quoit/roster", &value, &length);
+        quoit_status_t status = get_watchfully(attempt, ITEM_ROSTER, 0, &value, &length);
         if (status == QUOIT_ERR_TIMEOUT)
             return error_set(status, "timed out: rank 0 has not come, or still waits for others, at %s; rank %d waited for it",
                              store_description(attempt->store), attempt->rank);
         if (status == QUOIT_OK) status = read_roster(attempt, value, length);
         if (status == QUOIT_ERR_AGAIN) snprintf(other, sizeof other, "%s", roster_is_failure(value, length) ? "" : error_text());
-        if (value) memset(value, 0, length);
-        free(value);
+        bootstrap_forget(value, length);
         if (status != QUOIT_ERR_AGAIN) return status;
         if (bootstrap_is_over(attempt))
             return error_set(QUOIT_ERR_TIMEOUT, "timed out: %s holds a roster of an earlier attempt only%s; rank 0 has not come for this one",

@@ -1,12 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Between the files of the bootstrap: bootstrap.c (records, roster), bootstrap_hosts.c (who shares a host), bootstrap_paths.c (which transports work), bootstrap_failure.c (word of a failure), bootstrap_decode.c (parsers). */
+/**
+ * Between the files of the bootstrap:
+ *   bootstrap.c          what is in the store, records, roster; all of it in turn
+ *   bootstrap_hosts.c    who shares a host
+ *   bootstrap_paths.c    which transports work
+ *   bootstrap_failure.c  word of a failure
+ *   bootstrap_decode.c   parsers of proofs and bans
+ */
 #ifndef QUOIT_SCHEDULER_BOOTSTRAP_H
 #define QUOIT_SCHEDULER_BOOTSTRAP_H
 
 #include "base/store.h"
 #include "scheduler/job_internal.h"
 
-enum { LOOK_AGAIN_FIRST_MS = 50, LOOK_FOR_FAILURE_MS = 250, LOOK_AGAIN_MS = 1000, PROOF_KEY = 96, BAN_HEADER = 9 };
+enum {
+    LOOK_AGAIN_FIRST_MS = 50,  /* the first pause between two questions to the store for what another rank sets; each is twice the one before */
+    LOOK_FOR_FAILURE_MS = 250, /* the same while memory is attached, which needs no store: only for word that somebody gave up */
+    LOOK_AGAIN_MS = 1000,      /* the longest; and for so long word of a failure may be of an attempt whose rank is about to come again */
+    BAN_HEADER = 9             /* bytes of a ban before its text: see bootstrap_paths.c */
+};
 
 /** One rank's attempt to become a member of a job. */
 typedef struct attempt {
@@ -20,6 +32,9 @@ typedef struct attempt {
     bool rank_failed; /* the newest look at a record found word of that rank's failure instead */
     bool displaced;   /* another process came as this rank, and the others may be about to go on with it */
 } attempt_t;
+
+/** What the store holds, in the order in which it comes there: see bootstrap.c. Of each rank: RECORD, PROOF, PATHS; of an incarnation: PROOF and all behind it. */
+typedef enum bootstrap_item { ITEM_RECORD, ITEM_ROSTER, ITEM_PROOF, ITEM_HOSTS, ITEM_PATHS, ITEM_BANS } bootstrap_item_t;
 
 /* Why a rank shares no memory with some other; of two reasons the higher tells more. */
 typedef enum lack_kind {
@@ -39,16 +54,22 @@ typedef struct lack {
 
 /* bootstrap.c */
 
-quoit_status_t bootstrap_set(attempt_t *attempt, const char *key, const void *value, size_t length);
-/** Wait at most `limit_ms` (negative: no such limit), and not past the deadline. ERR_TIMEOUT when the key did not come. */
-quoit_status_t bootstrap_get(attempt_t *attempt, const char *key, int limit_ms, void **value, size_t *length);
+/** `rank` counts where the item is of each rank. */
+quoit_status_t bootstrap_set(attempt_t *attempt, bootstrap_item_t item, int rank, const void *value, size_t length);
+/**
+ * Wait at most `limit_ms` (negative: no such limit), and not past the deadline. ERR_TIMEOUT when it did not come. *value goes to
+ * bootstrap_forget.
+ */
+quoit_status_t bootstrap_get(attempt_t *attempt, bootstrap_item_t item, int rank, int limit_ms, void **value, size_t *length);
+/** Wipe, since a roster has the job's secret in it, and free. NULL is accepted. */
+void bootstrap_forget(void *value, size_t length);
 bool bootstrap_is_over(const attempt_t *attempt);
 /** A rank's record; the failure it tells of instead is the error, with rank_failed set. */
 quoit_status_t bootstrap_get_record(attempt_t *attempt, int rank, int limit_ms, job_record_t *record);
 /** A peer for a rank of the roster, with one more user. Only for the engine's owner. */
 quoit_status_t bootstrap_take_peer(job_t *job, int rank, peer_t **peer);
-/** ERR_TIMEOUT with the ranks whose `prefix`<rank> is not in the store. */
-quoit_status_t bootstrap_tell_missing(attempt_t *attempt, const char *prefix, const char *what);
+/** ERR_TIMEOUT with the ranks whose item is not in the store, who `did` ("did not come"). */
+quoit_status_t bootstrap_tell_missing(attempt_t *attempt, bootstrap_item_t item, const char *did);
 
 /* bootstrap_hosts.c */
 
@@ -60,14 +81,10 @@ quoit_status_t bootstrap_prove_hosts(attempt_t *attempt, bool *settled);
 /** Rank 0: collect the proofs and publish the hosts. Others: wait for the hosts. ERR_AGAIN: a rank started anew. */
 quoit_status_t bootstrap_settle_hosts(attempt_t *attempt);
 quoit_status_t bootstrap_await_hosts(attempt_t *attempt);
-/**
- * Rank 0: what a rank has set under `prefix`<rank>; its refusal, if it has failed, as the error. ERR_AGAIN: it started anew. *value is to be freed.
- */
-quoit_status_t bootstrap_collect(attempt_t *attempt, const char *prefix, int rank, void **value, size_t *length);
-/** Others: wait for what rank 0 sets under `key`. ERR_AGAIN: it has published another roster. *value is to be freed. */
-quoit_status_t bootstrap_await(attempt_t *attempt, const char *key, void **value, size_t *length);
-/** Key of a rank's proof. */
-void bootstrap_proof_key(const attempt_t *attempt, int rank, char key[PROOF_KEY]);
+/** Rank 0: what a rank has set; its refusal, if it has failed, as the error. ERR_AGAIN: it started anew. */
+quoit_status_t bootstrap_collect(attempt_t *attempt, bootstrap_item_t item, int rank, void **value, size_t *length);
+/** Others: wait for what rank 0 sets. ERR_AGAIN: it has published another roster. */
+quoit_status_t bootstrap_await(attempt_t *attempt, bootstrap_item_t item, void **value, size_t *length);
 /** Let go of the memory of processes that turned out to live elsewhere. */
 void bootstrap_keep_host_mates(attempt_t *attempt);
 

@@ -35,7 +35,7 @@ static void publish_failure(attempt_t *attempt, quoit_status_t status, const cha
     uint64_t *nonce = calloc((size_t)attempt->size, sizeof *nonce);
     if (nonce) gather_nonces(attempt, nonce);
     uint8_t *bytes = nonce ? roster_failure_encode(nonce, attempt->size, status, text, &length) : NULL;
-    if (bytes) (void)bootstrap_set(attempt, "quoit/roster", bytes, length);
+    if (bytes) (void)bootstrap_set(attempt, ITEM_ROSTER, 0, bytes, length);
     free(nonce);
     free(bytes);
 }
@@ -47,10 +47,8 @@ static bool knows_roster(const attempt_t *attempt) { return attempt->job && atte
 static void publish_refusal(attempt_t *attempt, quoit_status_t status, const char *text)
 {
     uint8_t bytes[ROSTER_REFUSAL_CAPACITY];
-    char key[PROOF_KEY];
-    if (knows_roster(attempt)) bootstrap_proof_key(attempt, attempt->rank, key);
-    else snprintf(key, sizeof key, "quoit/record/%d", attempt->rank);
-    (void)bootstrap_set(attempt, key, bytes, roster_refusal_encode(status, text, bytes));
+    bootstrap_item_t place = knows_roster(attempt) ? ITEM_PROOF : ITEM_RECORD;
+    (void)bootstrap_set(attempt, place, attempt->rank, bytes, roster_refusal_encode(status, text, bytes));
 }
 
 /* ------------------------------------------------------------------ telling */

@@ -91,27 +91,32 @@ static bool has_changed(attempt_t *attempt, int rank)
     return attempt->rank_failed || (status == QUOIT_OK && record.nonce != attempt->job->record[rank].nonce);
 }
 
+/* Has rank 0 published a failure, or begun anew? */
+static bool has_other_roster(attempt_t *attempt)
+{
+    void *value = NULL;
+    size_t length = 0;
+    if (bootstrap_get(attempt, ITEM_ROSTER, 0, 1, &value, &length) != QUOIT_OK) return false;
+    bool other = roster_is_other(value, length, attempt->job->id);
+    bootstrap_forget(value, length);
+    return other;
+}
+
 /*
  * A rank that has failed answers nobody, and has left word in the store: rank 0 in the roster's place, another in its proof's. Then nothing is
  * to be waited for; who reads these next tells the rest. Called without the engine, which the store must not hold up.
  */
 static bool somebody_gave_up(attempt_t *attempt, const bool *awaited)
 {
-    char key[PROOF_KEY];
     void *value = NULL;
     size_t length = 0;
-    bool gave_up = false;
-    if (attempt->rank > 0 && bootstrap_get(attempt, "quoit/roster", 1, &value, &length) == QUOIT_OK) {
-        gave_up = roster_is_other(value, length, attempt->job->id);
-        free(value);
-    }
+    bool gave_up = attempt->rank > 0 && has_other_roster(attempt);
     for (int rank = 0; rank < attempt->size && !gave_up; rank++) {
-        bootstrap_proof_key(attempt, rank, key);
         if (!awaited[rank]) continue;
         if (attempt->rank == 0 && has_changed(attempt, rank)) return true; /* its earlier attempt goes on no more */
-        if (bootstrap_get(attempt, key, 1, &value, &length) != QUOIT_OK) continue;
+        if (bootstrap_get(attempt, ITEM_PROOF, rank, 1, &value, &length) != QUOIT_OK) continue;
         gave_up = roster_is_refusal(value, length);
-        free(value);
+        bootstrap_forget(value, length);
     }
     return gave_up;
 }
@@ -185,11 +190,6 @@ static quoit_status_t try_mates(attempt_t *attempt, lack_t *lack)
     return status;
 }
 
-void bootstrap_proof_key(const attempt_t *attempt, int rank, char key[PROOF_KEY])
-{
-    snprintf(key, PROOF_KEY, "quoit/proof/%016llx/%d", (unsigned long long)attempt->job->id, rank);
-}
-
 /* A proof: a bit a rank, the kind of a lack, its text; behind a zero, for a refusal may stand in its place. */
 static quoit_status_t publish_proof(attempt_t *attempt, const lack_t *lack)
 {
@@ -201,9 +201,7 @@ static quoit_status_t publish_proof(attempt_t *attempt, const lack_t *lack)
     memcpy(bits + length + 1, lack->text, text);
     for (int rank = 0; rank < job->size; rank++)
         if (job->peer[rank]->proven) bits[rank / 8] |= (uint8_t)(1 << rank % 8);
-    char key[PROOF_KEY];
-    bootstrap_proof_key(attempt, attempt->rank, key);
-    quoit_status_t status = bootstrap_set(attempt, key, bytes, 1 + length + 1 + text);
+    quoit_status_t status = bootstrap_set(attempt, ITEM_PROOF, attempt->rank, bytes, 1 + length + 1 + text);
     free(bytes);
     return status;
 }
@@ -381,33 +379,29 @@ static void warn_of_lack(const job_t *job, const lack_t *lack)
 /* A rank that fails after it has set its proof has put its refusal in the place of that. QUOIT_OK: it has not. */
 static quoit_status_t look_for_refusal(attempt_t *attempt, int rank)
 {
-    char key[PROOF_KEY];
     void *value = NULL;
     size_t length = 0;
-    bootstrap_proof_key(attempt, rank, key);
-    attempt->rank_failed = bootstrap_get(attempt, key, 1, &value, &length) == QUOIT_OK && roster_is_refusal(value, length);
+    attempt->rank_failed = bootstrap_get(attempt, ITEM_PROOF, rank, 1, &value, &length) == QUOIT_OK && roster_is_refusal(value, length);
     quoit_status_t status = attempt->rank_failed ? roster_refusal_decode(value, length) : QUOIT_OK;
-    free(value);
+    bootstrap_forget(value, length);
     return status;
 }
 
-quoit_status_t bootstrap_collect(attempt_t *attempt, const char *prefix, int rank, void **value, size_t *length)
+quoit_status_t bootstrap_collect(attempt_t *attempt, bootstrap_item_t item, int rank, void **value, size_t *length)
 {
-    char key[PROOF_KEY];
     quoit_status_t status;
-    snprintf(key, sizeof key, "%s%d", prefix, rank);
     int pause_ms = LOOK_AGAIN_FIRST_MS;
-    while ((status = bootstrap_get(attempt, key, pause_ms, value, length)) == QUOIT_ERR_TIMEOUT) {
+    while ((status = bootstrap_get(attempt, item, rank, pause_ms, value, length)) == QUOIT_ERR_TIMEOUT) {
         pause_ms = look_later(pause_ms);
         if (has_changed(attempt, rank)) return QUOIT_ERR_AGAIN;
         status = look_for_refusal(attempt, rank);
         if (status != QUOIT_OK) return status;
-        if (bootstrap_is_over(attempt)) return bootstrap_tell_missing(attempt, prefix, "came but did not go on");
+        if (bootstrap_is_over(attempt)) return bootstrap_tell_missing(attempt, item, "came but did not go on");
     }
     if (status != QUOIT_OK || !roster_is_refusal(*value, *length)) return status;
     attempt->rank_failed = true;
     status = roster_refusal_decode(*value, *length);
-    free(*value);
+    bootstrap_forget(*value, *length);
     *value = NULL;
     return status;
 }
@@ -415,13 +409,11 @@ quoit_status_t bootstrap_collect(attempt_t *attempt, const char *prefix, int ran
 /* One rank's proof. ERR_AGAIN: it started anew. */
 static quoit_status_t collect_proof(attempt_t *attempt, int rank, uint8_t *bits, size_t length, lack_t *lack)
 {
-    char prefix[64];
     void *value = NULL;
     size_t got = 0;
-    snprintf(prefix, sizeof prefix, "quoit/proof/%016llx/", (unsigned long long)attempt->job->id);
-    quoit_status_t status = bootstrap_collect(attempt, prefix, rank, &value, &got);
+    quoit_status_t status = bootstrap_collect(attempt, ITEM_PROOF, rank, &value, &got);
     if (status == QUOIT_OK) status = bootstrap_read_proof(value, got, rank, length, bits, lack);
-    free(value);
+    bootstrap_forget(value, got);
     return status;
 }
 
@@ -439,10 +431,8 @@ quoit_status_t bootstrap_settle_hosts(attempt_t *attempt)
         status = job_check_joined(job);
     }
     if (status == QUOIT_OK) {
-        char key[96];
         roster_hosts_encode(job->host, job->size, hosts);
-        snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
-        status = bootstrap_set(attempt, key, hosts, (size_t)job->size * 4);
+        status = bootstrap_set(attempt, ITEM_HOSTS, 0, hosts, (size_t)job->size * 4);
     }
     if (status == QUOIT_OK) warn_of_lack(job, lack);
     if (status == QUOIT_OK) tell_of_mixture(job);
@@ -454,33 +444,26 @@ quoit_status_t bootstrap_settle_hosts(attempt_t *attempt)
 
 /* ------------------------------------------------------------------ the others: hosts */
 
-quoit_status_t bootstrap_await(attempt_t *attempt, const char *key, void **value, size_t *length)
+quoit_status_t bootstrap_await(attempt_t *attempt, bootstrap_item_t item, void **value, size_t *length)
 {
     for (int pause_ms = LOOK_AGAIN_FIRST_MS;; pause_ms = look_later(pause_ms)) {
-        quoit_status_t status = bootstrap_get(attempt, key, pause_ms, value, length);
+        quoit_status_t status = bootstrap_get(attempt, item, 0, pause_ms, value, length);
         if (status != QUOIT_ERR_TIMEOUT) return status;
         if (bootstrap_is_over(attempt))
             return error_set(QUOIT_ERR_TIMEOUT, "timed out: rank 0 still waits for other ranks at %s; rank %d waited for it",
                              store_description(attempt->store), attempt->rank);
-        void *roster = NULL;
-        size_t roster_length = 0;
-        if (bootstrap_get(attempt, "quoit/roster", 1, &roster, &roster_length) != QUOIT_OK) continue;
-        bool other = roster_is_other(roster, roster_length, attempt->job->id);
-        free(roster);
-        if (other) return QUOIT_ERR_AGAIN;
+        if (has_other_roster(attempt)) return QUOIT_ERR_AGAIN;
     }
 }
 
 quoit_status_t bootstrap_await_hosts(attempt_t *attempt)
 {
     job_t *job = attempt->job;
-    char key[96];
     void *value = NULL;
     size_t length = 0;
-    snprintf(key, sizeof key, "quoit/hosts/%016llx", (unsigned long long)job->id);
-    quoit_status_t status = bootstrap_await(attempt, key, &value, &length);
+    quoit_status_t status = bootstrap_await(attempt, ITEM_HOSTS, &value, &length);
     if (status == QUOIT_OK) status = roster_hosts_decode(value, length, job->size, job->host);
-    free(value);
+    bootstrap_forget(value, length);
     return status;
 }
 

@@ -20,7 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FEW_RANKS = 32, TRIAL_MOST_MS = 10000, BAN_CAPACITY = BAN_HEADER + 160, KEY_CAPACITY = 96 };
+enum {
+    FEW_RANKS = 32,        /* up to so many each tries all */
+    TRIAL_MOST_MS = 10000, /* a path that works takes milliseconds; one that drops packets, all of this */
+    BAN_CAPACITY = BAN_HEADER + sizeof((job_ban_t *)0)->why
+};
 
 /** A neighbour while it is tried. */
 typedef struct path {
@@ -179,7 +183,6 @@ static uint8_t *put_ban(uint8_t *at, int one, int other, const char *why)
 
 static quoit_status_t publish_paths(attempt_t *attempt, const path_t *paths, int count)
 {
-    char key[KEY_CAPACITY];
     uint8_t *bytes = malloc(4 + (size_t)count * BAN_CAPACITY), *at = bytes + 4;
     uint32_t failed = 0;
     if (!bytes) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: %d paths", count);
@@ -190,39 +193,36 @@ static quoit_status_t publish_paths(attempt_t *attempt, const path_t *paths, int
         failed++;
     }
     bytes_put32(bytes, failed);
-    snprintf(key, sizeof key, "quoit/paths/%016llx/%d", (unsigned long long)attempt->job->id, attempt->rank);
-    quoit_status_t status = bootstrap_set(attempt, key, bytes, (size_t)(at - bytes));
+    quoit_status_t status = bootstrap_set(attempt, ITEM_PATHS, attempt->rank, bytes, (size_t)(at - bytes));
     free(bytes);
     return status;
 }
 
-static quoit_status_t publish_bans(attempt_t *attempt, const char *key)
+static quoit_status_t publish_bans(attempt_t *attempt)
 {
     job_t *job = attempt->job;
     uint8_t *bytes = malloc(4 + (size_t)job->bans * BAN_CAPACITY), *at = bytes + 4;
     if (!bytes) return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: %d pairs", job->bans);
     bytes_put32(bytes, (uint32_t)job->bans);
     for (int i = 0; i < job->bans; i++) at = put_ban(at, job->ban[i].one, job->ban[i].other, job->ban[i].why);
-    quoit_status_t status = bootstrap_set(attempt, key, bytes, (size_t)(at - bytes));
+    quoit_status_t status = bootstrap_set(attempt, ITEM_BANS, 0, bytes, (size_t)(at - bytes));
     free(bytes);
     return status;
 }
 
 /* Rank 0 reads all, and warns once for the job. */
-static quoit_status_t settle_paths(attempt_t *attempt, const char *key)
+static quoit_status_t settle_paths(attempt_t *attempt)
 {
     job_t *job = attempt->job;
     quoit_status_t status = QUOIT_OK;
-    char prefix[KEY_CAPACITY];
-    snprintf(prefix, sizeof prefix, "quoit/paths/%016llx/", (unsigned long long)job->id);
     for (int rank = 0; rank < job->size && status == QUOIT_OK; rank++) {
         void *value = NULL;
         size_t length = 0;
-        status = bootstrap_collect(attempt, prefix, rank, &value, &length);
+        status = bootstrap_collect(attempt, ITEM_PATHS, rank, &value, &length);
         if (status == QUOIT_OK) status = bootstrap_take_bans(job, value, length, rank);
-        free(value);
+        bootstrap_forget(value, length);
     }
-    if (status == QUOIT_OK) status = publish_bans(attempt, key);
+    if (status == QUOIT_OK) status = publish_bans(attempt);
     if (status != QUOIT_OK || job->bans == 0) return status;
     const job_ban_t *ban = &job->ban[0];
     const job_address_t *instead = job_transport(job, ban->one, ban->other, false);
@@ -233,14 +233,12 @@ static quoit_status_t settle_paths(attempt_t *attempt, const char *key)
 
 static quoit_status_t learn_bans(attempt_t *attempt)
 {
-    char key[KEY_CAPACITY];
     void *value = NULL;
     size_t length = 0;
-    snprintf(key, sizeof key, "quoit/bans/%016llx", (unsigned long long)attempt->job->id);
-    if (attempt->rank == 0) return settle_paths(attempt, key);
-    quoit_status_t status = bootstrap_await(attempt, key, &value, &length);
+    if (attempt->rank == 0) return settle_paths(attempt);
+    quoit_status_t status = bootstrap_await(attempt, ITEM_BANS, &value, &length);
     if (status == QUOIT_OK) status = bootstrap_take_bans(attempt->job, value, length, -1);
-    free(value);
+    bootstrap_forget(value, length);
     return status;
 }
 

@@ -13,7 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TIMEOUT_GRACE_MS = 80, TIMEOUT_TOGETHER_MS = 250, SETTLE_ROUNDS = 64 };
+enum {
+    TIMEOUT_GRACE_MS = 80,     /* see is_overdue: longer than an ASK, its answer and word of the end take (LAST_ASK_MS of inquire.c) */
+    TIMEOUT_TOGETHER_MS = 250, /* see time_out_too: more than ranks differ by that began one operation together */
+    SETTLE_ROUNDS = 64         /* see settle */
+};
 
 const char *comm_rank_name(const quoit_comm_t *comm, int rank)
 {
@@ -122,6 +126,15 @@ void comm_fail_mismatch(quoit_comm_t *comm, const operation_description_t *here,
               mine, comm_rank_name(comm, other), theirs, strcmp(mine, theirs) == 0 ? " (an earlier operation already differed)" : "");
 }
 
+/* Fail with the text of what this operation met. */
+static void fail_in(quoit_comm_t *comm, const operation_t *operation, quoit_status_t status)
+{
+    char text[256], cause[ERROR_TEXT_CAPACITY];
+    snprintf(cause, sizeof cause, "%s", error_text());
+    operation_text(&operation->description, text, sizeof text);
+    comm_fail(comm, status, true, "%s: %s", text, cause);
+}
+
 /* What was running, for texts; "" when nothing. */
 static void running_text(const quoit_comm_t *comm, char *text, size_t capacity)
 {
@@ -220,10 +233,7 @@ static bool advance_queue(quoit_comm_t *comm)
         if (status == QUOIT_IN_PROGRESS) return moved;
         moved = true;
         if (status < 0) {
-            char text[256], cause[ERROR_TEXT_CAPACITY];
-            snprintf(cause, sizeof cause, "%s", error_text());
-            operation_text(&operation->description, text, sizeof text);
-            comm_fail(comm, status, true, "%s: %s", text, cause);
+            fail_in(comm, operation, status);
             return true;
         }
         comm->last = operation->description;
@@ -248,18 +258,20 @@ bool comm_advance(quoit_comm_t *comm)
 
 /* ------------------------------------------------------------------ what may wait a millisecond */
 
-uint64_t comm_deadline(const quoit_comm_t *comm)
+static uint64_t earliest_deadline(const list_t *operations)
 {
     uint64_t earliest = CLOCK_NEVER;
-    for (const list_t *node = comm->queue.next; node != &comm->queue; node = node->next) {
-        const operation_t *operation = container_of(node, operation_t, link);
-        if (operation->deadline < earliest) earliest = operation->deadline;
-    }
-    for (const list_t *node = comm->messages.next; node != &comm->messages; node = node->next) {
+    for (const list_t *node = operations->next; node != operations; node = node->next) {
         const operation_t *operation = container_of(node, operation_t, link);
         if (operation->deadline < earliest) earliest = operation->deadline;
     }
     return earliest;
+}
+
+uint64_t comm_deadline(const quoit_comm_t *comm)
+{
+    uint64_t collective = earliest_deadline(&comm->queue), message = earliest_deadline(&comm->messages);
+    return collective < message ? collective : message;
 }
 
 /*
@@ -271,6 +283,16 @@ static bool is_overdue(quoit_comm_t *comm, const operation_t *operation, uint64_
     if (operation->deadline > now) return false;
     uint64_t doubt = operation->kind == OPERATION_COLLECTIVE ? execute_doubt(comm) : DOUBT_NONE;
     return now - operation->deadline >= doubt * TIMEOUT_GRACE_MS * 1000000;
+}
+
+/* NULL: none of them is. */
+static const operation_t *find_overdue(quoit_comm_t *comm, const list_t *operations, uint64_t now)
+{
+    for (const list_t *node = operations->next; node != operations; node = node->next) {
+        const operation_t *operation = container_of(node, operation_t, link);
+        if (is_overdue(comm, operation, now)) return operation;
+    }
+    return NULL;
 }
 
 static void time_out(quoit_comm_t *comm, const operation_t *operation)
@@ -374,10 +396,7 @@ void comm_check(quoit_comm_t *comm, uint64_t now)
     history_note(comm, now);
     quoit_status_t status = execute_check(comm);
     if (status < 0) {
-        char text[256], cause[ERROR_TEXT_CAPACITY];
-        snprintf(cause, sizeof cause, "%s", error_text());
-        operation_text(&comm->execution.operation->description, text, sizeof text);
-        comm_fail(comm, status, true, "%s: %s", text, cause);
+        fail_in(comm, comm->execution.operation, status);
         return;
     }
     inquire_check(comm, now);
@@ -385,20 +404,9 @@ void comm_check(quoit_comm_t *comm, uint64_t now)
         check_left(comm);
         return;
     }
-    for (list_t *node = comm->queue.next; node != &comm->queue; node = node->next) {
-        operation_t *operation = container_of(node, operation_t, link);
-        if (is_overdue(comm, operation, now)) {
-            time_out(comm, operation);
-            return;
-        }
-    }
-    for (list_t *node = comm->messages.next; node != &comm->messages; node = node->next) {
-        operation_t *operation = container_of(node, operation_t, link);
-        if (is_overdue(comm, operation, now)) {
-            time_out(comm, operation);
-            return;
-        }
-    }
+    const operation_t *overdue = find_overdue(comm, &comm->queue, now);
+    if (!overdue) overdue = find_overdue(comm, &comm->messages, now);
+    if (overdue) time_out(comm, overdue);
 }
 
 /* ------------------------------------------------------------------ plans */

@@ -107,6 +107,8 @@ void operation_release(operation_t *operation);
 /* control.c: notices between engines */
 void control_forget(engine_t *engine); /* drop what was kept for communicators that never came */
 void control_send_abort(quoit_comm_t *comm);
+/** Send word of a failure. Without credit its text is cut to what is never refused. */
+void control_tell(quoit_endpoint_t *endpoint, const unsigned char *notice, size_t length);
 /**
  * This rank could not make a communicator that the other members may have made, or will: it fails there, too. `ranks` as in comm_make.
  * Returns `status`, with this rank and the communicator named in the text.

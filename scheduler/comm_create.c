@@ -109,7 +109,6 @@ quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **
 {
     const size_t before_wire = offsetof(quoit_comm_config_t, wire); /* the first form ended there */
     *wire = QUOIT_WIRE_DEFAULT;
-
     int64_t fallback = setting_int(SETTING_TIMEOUT) / 1000;
     if (config && config->struct_size != sizeof *config && config->struct_size != before_wire)
         return error_set(QUOIT_ERR_INVALID, "quoit_comm_config_t.struct_size is %zu, expected %zu; begin with QUOIT_COMM_CONFIG_INIT",
@@ -344,26 +343,27 @@ static void forget_recvs(quoit_comm_t *comm)
     }
 }
 
-void quoit_comm_destroy(quoit_comm_t *comm)
+/* Let what runs end, for QUOIT_LINGER at most; then it fails. Recvs that nobody has sent to are given up before. The caller owns the engine. */
+static void wind_up(quoit_comm_t *comm)
 {
-    if (!comm || comm->fork_generation != engine_fork_generation()) return; /* the child's copy holds nothing of its own */
     engine_t *engine = comm->engine;
     uint64_t deadline = clock_now() + (uint64_t)setting_int(SETTING_LINGER) * 1000, unsent = clock_deadline(UNSENT_LINGER_MS);
-    engine_enter(engine);
+    char text[256] = "sends or recvs";
     engine_poll(engine);
     while (has_work(comm) && clock_now() < deadline && (clock_now() < unsent || !waits_for_nothing(comm)))
         if (!engine_poll(engine)) poll(NULL, 0, 1);
     if (waits_for_nothing(comm)) forget_recvs(comm);
-    if (has_work(comm)) {
-        char text[256];
-        quoit_comm_t *same = comm;
-        operation_t *operation = list_is_empty(&same->queue) ? NULL : container_of(same->queue.next, operation_t, link);
-        if (operation)
-            operation_text(&operation->description, text, sizeof text);
-        else
-            snprintf(text, sizeof text, "sends or recvs");
-        comm_fail(comm, QUOIT_ERR_CLOSED, true, "destroyed while %s was running; it did not end within QUOIT_LINGER", text);
-    }
+    if (!has_work(comm)) return;
+    if (!list_is_empty(&comm->queue)) operation_text(&container_of(comm->queue.next, operation_t, link)->description, text, sizeof text);
+    comm_fail(comm, QUOIT_ERR_CLOSED, true, "destroyed while %s was running; it did not end within QUOIT_LINGER", text);
+}
+
+void quoit_comm_destroy(quoit_comm_t *comm)
+{
+    if (!comm || comm->fork_generation != engine_fork_generation()) return; /* the child's copy holds nothing of its own */
+    engine_t *engine = comm->engine;
+    engine_enter(engine);
+    wind_up(comm);
     if (comm->is_active) {
         comm->is_active = false;
         list_remove(&comm->link);

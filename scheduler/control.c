@@ -24,6 +24,18 @@ typedef struct orphan {
     unsigned char data[];
 } orphan_t;
 
+void control_tell(quoit_endpoint_t *endpoint, const unsigned char *notice, size_t length)
+{
+    const quoit_transport_ops_t *ops = endpoint->transport->ops;
+    if (ops->notify(endpoint, notice, length) == QUOIT_ERR_AGAIN) (void)ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+}
+
+/* How the communicator failed. Returns the length. */
+static size_t write_word(const quoit_comm_t *comm, unsigned char notice[NOTICE_ABORT_CAPACITY])
+{
+    return notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->finder, comm->cause, notice);
+}
+
 /* May the rank of this host that is connected to other hosts be away from the library? Not when it is in the operation that runs here. */
 static bool leader_may_be_away(quoit_comm_t *comm)
 {
@@ -46,7 +58,7 @@ static void reach_other_hosts(quoit_comm_t *comm, const unsigned char *notice, s
         quoit_endpoint_t *endpoint = NULL;
         if (peer->status != QUOIT_OK || peer->left) continue;
         if (job_endpoint_within(comm->job, comm->job_rank[rank], REACH_TIMEOUT_MS, &endpoint) != QUOIT_OK) continue;
-        (void)endpoint->transport->ops->notify(endpoint, notice, length);
+        control_tell(endpoint, notice, length);
     }
 }
 
@@ -63,7 +75,7 @@ static void reach_anew(quoit_comm_t *comm, int rank, const unsigned char *notice
     engine_transport_t *transport = address ? engine_find_transport(job->engine, address->transport) : NULL;
     quoit_endpoint_t *endpoint = NULL;
     if (!transport || job_connect(job, member, transport, REACH_TIMEOUT_MS, &endpoint) != QUOIT_OK) return;
-    if (transport->ops->notify(endpoint, notice, length) == QUOIT_ERR_AGAIN) (void)transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+    control_tell(endpoint, notice, length);
     transport->ops->disconnect(endpoint);
 }
 
@@ -71,7 +83,7 @@ void control_send_abort(quoit_comm_t *comm)
 {
     bool reached = false;
     unsigned char notice[NOTICE_ABORT_CAPACITY];
-    size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->finder, comm->cause, notice);
+    size_t length = write_word(comm, notice);
     for (int rank = 0; rank < comm->size; rank++) {
         peer_t *peer = comm->job->peer[comm->job_rank[rank]];
         if (peer->unheard) reach_anew(comm, rank, notice, length);
@@ -80,9 +92,7 @@ void control_send_abort(quoit_comm_t *comm)
         /* Host mates are always told; across hosts the connections that stand are enough: they join all hosts of the communicator. */
         if (!endpoint && peer->map && job_endpoint(comm->job, comm->job_rank[rank], &endpoint) != QUOIT_OK) continue;
         if (!endpoint) continue;
-        quoit_status_t status = endpoint->transport->ops->notify(endpoint, notice, length);
-        /* Without credit the text is cut to what is never refused. */
-        if (status == QUOIT_ERR_AGAIN) (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+        control_tell(endpoint, notice, length);
         reached = reached || !peer->map;
     }
     if (!reached && !comm->relays && leader_may_be_away(comm)) reach_other_hosts(comm, notice, length);
@@ -104,9 +114,7 @@ quoit_status_t control_send_unmade(job_t *job, uint64_t id, int rank, int size, 
         if (member == job->rank || peer->status != QUOIT_OK || peer->left) continue;
         /* Host mates, and one of each other host at least: they pass it on. */
         if (!endpoint && (peer->map || first_of_host) && job_endpoint_within(job, member, REACH_TIMEOUT_MS, &endpoint) != QUOIT_OK) continue;
-        if (!endpoint) continue;
-        if (endpoint->transport->ops->notify(endpoint, notice, length) == QUOIT_ERR_AGAIN)
-            (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+        if (endpoint) control_tell(endpoint, notice, length);
     }
     return error_set(status, "%s", text);
 }
@@ -115,9 +123,7 @@ quoit_status_t control_send_unmade(job_t *job, uint64_t id, int rank, int size, 
 static void answer_failed(quoit_comm_t *comm, quoit_endpoint_t *endpoint)
 {
     unsigned char notice[NOTICE_ABORT_CAPACITY];
-    size_t length = notice_abort_encode(comm->id, comm->rank, (quoit_status_t)atomic_load(&comm->status), comm->finder, comm->cause, notice);
-    if (endpoint->transport->ops->notify(endpoint, notice, length) == QUOIT_ERR_AGAIN)
-        (void)endpoint->transport->ops->notify(endpoint, notice, QUOIT_NOTICE_SMALL);
+    control_tell(endpoint, notice, write_word(comm, notice));
 }
 
 /* endpoint: that it came along; NULL when it was kept. */

@@ -129,29 +129,23 @@ static quoit_status_t open_transports(engine_t *engine)
     return QUOIT_OK;
 }
 
-static void close_transports(engine_t *engine)
-{
-    for (int i = engine->transports; i-- > 0;) engine->transport[i].ops->close(engine->transport[i].transport);
-    engine->transports = 0;
-}
-
 /* Its own, those of its transports, and some for addresses to listen at. When they are not there, that is told, and not that this or that
  * transport cannot be used. */
 enum { DESCRIPTORS_AT_ONCE = 24 };
 /* The last cache holds inputs, outputs and slots of all ranks of the host: past this part of it a result is better stored past it. */
 enum { STREAM_SHARE = 8 };
 
-quoit_status_t engine_create(engine_t **result)
+/* One that holds nothing yet but its lock; NULL with a text. */
+static engine_t *engine_new(void)
 {
-    pthread_once(&fork_once, watch_forks);
-    quoit_status_t status = settings_load();
-    if (status != QUOIT_OK) return status;
-    status = limits_descriptors(DESCRIPTORS_AT_ONCE, "engine");
-    if (status != QUOIT_OK) return status;
     engine_t *engine = calloc(1, sizeof *engine);
-    if (!engine) return error_set(QUOIT_ERR_NO_MEMORY, "engine: %zu bytes", sizeof *engine);
+    if (!engine) {
+        error_set(QUOIT_ERR_NO_MEMORY, "engine: %zu bytes", sizeof *engine);
+        return NULL;
+    }
     engine->users = 1;
     engine->rank = -1;
+    engine->doorbell = engine->epoll = -1;
     engine->fork_generation = engine_fork_generation();
     engine->spin_time = (uint64_t)setting_int(SETTING_SPIN_TIME) * 1000;
     engine->stream_bytes = cpu_cache_size() / STREAM_SHARE;
@@ -169,44 +163,54 @@ quoit_status_t engine_create(engine_t **result)
     pthread_cond_init(&engine->free_or_done, &monotonic);
     pthread_cond_init(&engine->progress_wanted, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    return engine;
+}
 
-    status = random_bytes(&engine->self, sizeof engine->self);
-    if (status != QUOIT_OK) goto free_engine;
-    status = table_create(&engine->peers);
-    if (status != QUOIT_OK) goto free_engine;
-    status = table_create(&engine->comms);
-    if (status != QUOIT_OK) goto free_tables;
-    engine->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (engine->doorbell < 0) {
-        status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: eventfd");
-        goto free_tables;
-    }
-    engine->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (engine->epoll < 0) {
-        status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: epoll_create1");
-        goto close_doorbell;
-    }
-    status = watch_descriptor(engine, engine->doorbell);
-    if (status == QUOIT_OK) status = open_transports(engine);
-    if (status != QUOIT_OK) goto close_epoll;
-    engine->journal = journal_create(engine->self);
-    *result = engine;
-    return QUOIT_OK;
-
-close_epoll:
-    close_transports(engine);
-    close(engine->epoll);
-close_doorbell:
-    close(engine->doorbell);
-free_tables:
+/* What it holds, as far as that was come to. */
+static void engine_free(engine_t *engine)
+{
+    window_pool_forget(&engine->section_pool);
+    window_pool_forget(&engine->slot_pool);
+    for (int i = engine->transports; i-- > 0;) engine->transport[i].ops->close(engine->transport[i].transport);
+    if (engine->epoll >= 0) close(engine->epoll);
+    if (engine->doorbell >= 0) close(engine->doorbell);
     table_destroy(engine->comms);
     table_destroy(engine->peers);
-free_engine:
     pthread_cond_destroy(&engine->free_or_done);
     pthread_cond_destroy(&engine->progress_wanted);
     pthread_mutex_destroy(&engine->mutex);
     free(engine);
-    return status;
+}
+
+static quoit_status_t open_descriptors(engine_t *engine)
+{
+    engine->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (engine->doorbell < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: eventfd");
+    engine->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (engine->epoll < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: epoll_create1");
+    return watch_descriptor(engine, engine->doorbell);
+}
+
+quoit_status_t engine_create(engine_t **result)
+{
+    pthread_once(&fork_once, watch_forks);
+    quoit_status_t status = settings_load();
+    if (status == QUOIT_OK) status = limits_descriptors(DESCRIPTORS_AT_ONCE, "engine");
+    if (status != QUOIT_OK) return status;
+    engine_t *engine = engine_new();
+    if (!engine) return QUOIT_ERR_NO_MEMORY;
+    status = random_bytes(&engine->self, sizeof engine->self);
+    if (status == QUOIT_OK) status = table_create(&engine->peers);
+    if (status == QUOIT_OK) status = table_create(&engine->comms);
+    if (status == QUOIT_OK) status = open_descriptors(engine);
+    if (status == QUOIT_OK) status = open_transports(engine);
+    if (status != QUOIT_OK) {
+        engine_free(engine);
+        return status;
+    }
+    engine->journal = journal_create(engine->self);
+    *result = engine;
+    return QUOIT_OK;
 }
 
 /* ------------------------------------------------------------------ the process's engine */
@@ -290,21 +294,6 @@ static void end(engine_t *engine)
     engine->journal = NULL;
     memory_forget(engine);
     engine_leave(engine);
-}
-
-static void engine_free(engine_t *engine)
-{
-    window_pool_forget(&engine->section_pool);
-    window_pool_forget(&engine->slot_pool);
-    close_transports(engine);
-    close(engine->epoll);
-    close(engine->doorbell);
-    table_destroy(engine->comms);
-    table_destroy(engine->peers);
-    pthread_cond_destroy(&engine->free_or_done);
-    pthread_cond_destroy(&engine->progress_wanted);
-    pthread_mutex_destroy(&engine->mutex);
-    free(engine);
 }
 
 void engine_retain(engine_t *engine)

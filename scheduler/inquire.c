@@ -19,7 +19,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_ASK_MS = 100, ASK_MOST_MS = 5000, LAST_ASK_MS = 60, DISPUTE_MS = 1000, ASKED_AT_ONCE = 64 };
+enum {
+    FIRST_ASK_MS = 100,  /* of waiting, which no operation that goes well takes; pauses double, up to ... */
+    ASK_MOST_MS = 5000,
+    LAST_ASK_MS = 60,    /* before the deadline: time for the answers */
+    DISPUTE_MS = 1000,   /* for the call behind a hash that was not ours */
+    ASKED_AT_ONCE = 64   /* ranks */
+};
 
 typedef struct told {
     bool known, running;
@@ -263,7 +269,7 @@ void inquire_stranger(engine_t *engine, const quoit_event_t *event)
         size_t length = notice_abort_encode(header.comm, call.target, QUOIT_ERR_MISMATCH, call.target, text, notice);
         quoit_endpoint_t *endpoint = NULL;
         if (job_endpoint(comm->job, comm->job_rank[source], &endpoint) == QUOIT_OK)
-            (void)endpoint->transport->ops->notify(endpoint, notice, length);
+            control_tell(endpoint, notice, length);
         comm_fail(comm, QUOIT_ERR_MISMATCH, true, "%s", text);
         return;
     }

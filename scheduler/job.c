@@ -101,29 +101,6 @@ const char *job_explain_transport(const job_t *job, int rank, char *text, size_t
     return text;
 }
 
-quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint)
-{
-    return job_endpoint_within(job, rank, (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), endpoint);
-}
-
-quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint)
-{
-    peer_t *peer = job->peer[rank];
-    if (peer->message) {
-        *endpoint = peer->message;
-        return QUOIT_OK;
-    }
-    const job_address_t *address = rank == job->rank ? NULL : job_transport(job, job->rank, rank, peer->map);
-    const char *name = rank == job->rank ? transport_self.name : address ? address->transport : NULL;
-    engine_transport_t *transport = name ? engine_find_transport(job->engine, name) : NULL;
-    quoit_status_t status = transport ? job_connect(job, rank, transport, timeout_ms, &peer->message) : QUOIT_ERR_NOT_FOUND;
-    if (status == QUOIT_ERR_NOT_FOUND) return job_cannot_join(job, job->rank, rank);
-    if (status == QUOIT_OK) *endpoint = peer->message;
-    return status;
-}
-
-/* ------------------------------------------------------------------ ranks that nothing joins */
-
 /* "shm, tcp; not verbs: there is no RDMA device" */
 static void list_transports(const job_record_t *record, char *text, size_t capacity)
 {
@@ -148,7 +125,7 @@ static const char *shared_memory_only(const job_record_t *a, const job_record_t 
     return NULL;
 }
 
-quoit_status_t job_cannot_join(const job_t *job, int one, int other)
+static quoit_status_t cannot_join(const job_t *job, int one, int other)
 {
     const job_record_t *a = &job->record[one], *b = &job->record[other];
     const char *vain = shared_memory_only(a, b);
@@ -160,6 +137,29 @@ quoit_status_t job_cannot_join(const job_t *job, int one, int other)
                      a->rank, a->host, a->pid, first, b->rank, b->host, b->pid, second, vain ? "; " : "", vain ? vain : "",
                      vain ? " is for ranks that share memory, and these do not" : "");
 }
+
+quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint)
+{
+    return job_endpoint_within(job, rank, (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), endpoint);
+}
+
+quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint)
+{
+    peer_t *peer = job->peer[rank];
+    if (peer->message) {
+        *endpoint = peer->message;
+        return QUOIT_OK;
+    }
+    const job_address_t *address = rank == job->rank ? NULL : job_transport(job, job->rank, rank, peer->map);
+    const char *name = rank == job->rank ? transport_self.name : address ? address->transport : NULL;
+    engine_transport_t *transport = name ? engine_find_transport(job->engine, name) : NULL;
+    quoit_status_t status = transport ? job_connect(job, rank, transport, timeout_ms, &peer->message) : QUOIT_ERR_NOT_FOUND;
+    if (status == QUOIT_ERR_NOT_FOUND) return cannot_join(job, job->rank, rank);
+    if (status == QUOIT_OK) *endpoint = peer->message;
+    return status;
+}
+
+/* ------------------------------------------------------------------ do all ranks have something in common? */
 
 /* Bit i: the record has the i-th of `name`, to which its own are added. */
 static void name_transports(const job_record_t *record, const char *name[MANY_TRANSPORTS], int *names, uint64_t has[2])
@@ -186,7 +186,7 @@ quoit_status_t job_check_joined(const job_t *job)
         for (int first = 0; first < rank && other < 0; first++)
             if (job->host[first] != job->host[rank] && !(has[first][0] & has[rank][0]) && !(has[first][1] & has[rank][1])) one = first, other = rank;
     free(has);
-    return other < 0 ? QUOIT_OK : job_cannot_join(job, one, other);
+    return other < 0 ? QUOIT_OK : cannot_join(job, one, other);
 }
 
 /* ------------------------------------------------------------------ end */
@@ -198,7 +198,7 @@ void job_release(job_t *job)
         job->engine->transport[i].ops->distrust(job->engine->transport[i].transport, job->id);
     if (job->is_marked) window_unmark(job->engine, job->mark);
     for (int i = 0; job->peer && i < job->size; i++) engine_peer_release(job->peer[i]);
-    memset(job->secret, 0, sizeof job->secret);
+    explicit_bzero(job->secret, sizeof job->secret);
     table_destroy(job->groups);
     free(job->ban);
     free(job->peer);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Between job.c and bootstrap.c. */
+/** Between the files of a job: job.c, job_record.c, roster.c and those of the bootstrap. */
 #ifndef QUOIT_SCHEDULER_JOB_INTERNAL_H
 #define QUOIT_SCHEDULER_JOB_INTERNAL_H
 
@@ -7,8 +7,6 @@
 
 enum { JOB_RECORD_CAPACITY = 2048 }; /* bytes that are enough for any record */
 
-/** ERR_NETWORK, with what each of the two ranks has. */
-quoit_status_t job_cannot_join(const job_t *job, int one, int other);
 /** Once hosts are settled: is there a transport between every two hosts' ranks? ERR_NETWORK names the first two that nothing joins. */
 quoit_status_t job_check_joined(const job_t *job);
 /** Begin a connection to a rank over one transport. ERR_NOT_FOUND (no text): the rank does not offer it. */

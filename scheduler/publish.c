@@ -8,14 +8,12 @@
 void publish_learn(publish_t *publish, size_t bytes, uint64_t nanoseconds)
 {
     bool slow = nanoseconds * 1000 > bytes * PUBLISH_SLOW_PS;
-    publish->timed++;
     publish->slow = slow ? publish->slow + 1 : 0;
     if (publish->streams && slow && publish->trial < PUBLISH_TRIAL) publish->trial *= 2;
     bool streams = publish->streams ? slow : publish->slow >= PUBLISH_PATIENCE; /* a fast one cannot be luck, a slow one can be bad luck */
     if (streams == publish->streams) return;
     publish->streams = streams;
     publish->trial = PUBLISH_FIRST_TRIAL;
-    publish->switched++;
 }
 
 void publish_copy(publish_t *publish, void *slot, const void *source, size_t bytes)

@@ -27,7 +27,6 @@ typedef struct publish {
     uint32_t count;      /* copies since the last timed one */
     uint32_t slow;       /* timed ones that were slow, one after the other */
     uint32_t trial;      /* copies past the cache from one trial to the next */
-    uint64_t timed, switched; /* for tests and texts: copies timed, changes of mind */
 } publish_t;
 
 enum {

@@ -22,21 +22,16 @@ typedef struct machine_nic {
     bool near;         /* this process may run on a processor that is close to it, or all are alike */
 } machine_nic_t;
 
-/** What a process says of the place it runs on (from hwloc, else from the kernel). */
+/** What a process says of the place it runs on. */
 typedef struct machine {
-    int cores;         /* that this process may use (cpu_count) */
-    int numa_nodes;    /* of the host, at least 1 */
-    int numa_node;     /* the one this process is bound to, -1 when it may run on several */
-    uint64_t cache;    /* bytes of the last-level cache */
-    uint32_t nic_mbps; /* of the fastest interface that is up, 0 unknown */
+    int cores;      /* that this process may use (cpu_count) */
+    int numa_nodes; /* of the host, at least 1 */
     int nics;
     machine_nic_t nic[MACHINE_NICS]; /* fastest first, at most so many */
 } machine_t;
 
-/** Fills nics and nic: from the interfaces of this network namespace, ethtool, and where their devices are (sysfs). Never fails. */
-void machine_discover_nics(machine_t *machine);
-/** Ask hwloc (setting HWLOC; opened at run time), or without it the kernel. Never fails; `source` tells: "hwloc 2.9.0", "kernel". */
-void machine_discover(machine_t *machine, char *source, size_t capacity);
+/** Never fails: what the kernel does not tell is unknown. */
+void machine_discover(machine_t *machine);
 
 typedef struct topology {
     int ranks, hosts;

@@ -20,7 +20,7 @@
 enum { LINE = 64 }; /* bytes; what is shared begins with one */
 enum { LEASES_SEEN = 40 << 20, LEASES_LEAST = 2 << 20 }; /* bytes of large slots that resting communicators may hold on to: see leases_kept */
 enum { ABSENT_KEPT = 4 << 20 };  /* bytes that destroyed communicators may hold for members that have not come yet */
-enum { DIRECTORY_ENTRIES = 640, DIRECTORY_MAGIC = 0x51444952, DIRECTORY_EMPTY = 0, DIRECTORY_TOMBSTONE = 1 };
+enum { DIRECTORY_ENTRIES = 640 /* fit the root: communicators of a process at a time */, DIRECTORY_MAGIC = 0x51444952, DIRECTORY_EMPTY = 0, DIRECTORY_TOMBSTONE = 1 };
 
 typedef struct directory_entry {
     _Atomic uint64_t comm;
@@ -135,7 +135,7 @@ static quoit_status_t peer_directory(const peer_t *peer, directory_t **directory
     return QUOIT_OK;
 }
 
-enum { SECTIONS_TOGETHER = 16, SLOTS_TOGETHER = 2 };
+enum { SECTIONS_TOGETHER = 16, SLOTS_TOGETHER = 2 }; /* pieces of a block, see window_pool.h: many sections share pages; slots are large, and a communicator has two */
 
 void window_pools_init(engine_t *engine)
 {

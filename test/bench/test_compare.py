@@ -5,6 +5,7 @@ import importlib.util
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +14,7 @@ BUILD = pathlib.Path(os.environ.get("QUOIT_TEST_BUILD", ROOT / "build"))
 
 
 def load_compare():
+    sys.path.insert(0, str(ROOT / "bench"))
     loader = importlib.machinery.SourceFileLoader("compare", str(ROOT / "bench" / "compare"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("compare", loader))
     loader.exec_module(module)

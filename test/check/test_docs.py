@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages lead somewhere: links and their anchors, paths and settings that a page names are there."""
+"""The pages lead somewhere: links and their anchors, paths, settings, functions, tests and fuzz targets that a page names are there."""
 
 import re
 
-from files import ROOT, all_files, name
+from files import ROOT, all_files, code_files, is_corpus, name
 
 PAGES = [path for path in all_files() if path.suffix == ".md"]
 TOP = "base|bench|docs|examples|include|plugin|scheduler|test|transport"
@@ -58,8 +58,38 @@ def test_settings():
     assert not wrong, "\n".join(wrong)
 
 
+# Of the system, of UCX and of perf; and names with a part left out.
+NAMES_OF_OTHERS = re.compile(r"process_vm_readv|ucp_request_cancel|sys_enter_\w+|UCX_\w+|_[A-Z_]+|\w+_")
+
+
+def unknown_names(text, known):
+    """Words with an underscore, in backticks, that are no names of this tree."""
+    words = {word for code in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"[A-Za-z_]\w*", code) if "_" in word}
+    return sorted(word for word in words - known if not word.startswith("QUOIT_") and not NAMES_OF_OTHERS.fullmatch(word))
+
+
+def test_names():
+    """Functions, fields, programs of tests: a page that names one is changed when that is renamed."""
+    known = {path.stem for path in all_files()}
+    for path in code_files():
+        known.update(re.findall(r"\w+", path.read_text(errors="replace")))
+    pages = [page for page in PAGES if not is_corpus(page)]
+    wrong = [f"{name(page)}: {word}" for page in pages for word in unknown_names(page.read_text(), known)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_fuzz_targets():
+    """docs/design.md tells of each number from outside what tries its parser: `fuzz ring, frame`."""
+    targets = set(re.findall(r"^TARGET\((\w+)", (ROOT / "test" / "fuzz" / "targets.def").read_text(), re.M))
+    named = {word for cell in re.findall(r"`fuzz ([\w*, ]+)`", (ROOT / "docs" / "design.md").read_text()) for word in cell.split(", ")}
+    assert len(named) > 15, named
+    assert [word for word in sorted(named) if not any(re.fullmatch(word.replace("*", r"\w+"), target) for target in targets)] == []
+    assert [target for target in sorted(targets) if not any(re.fullmatch(word.replace("*", r"\w+"), target) for word in named)] == [], "design.md tells of no number for it"
+
+
 def test_the_check_itself(tmp_path):
     page = ROOT / "README.md"
     assert wrong_link(page, "docs/design.md#the-engine") is None and wrong_link(page, "#limits") is None
     assert wrong_link(page, "docs/nothing.md") and wrong_link(page, "docs/design.md#nothing") and wrong_link(page, "../elsewhere")
     assert wrong_path("base/store*.c") is None and wrong_path("docs/results/<name>") is None and wrong_path("base/nothing.c")
+    assert unknown_names("`plan_share()`, `plan_nothing`, plan_none, `test_chaos_*`", {"plan_share"}) == ["plan_nothing"]

@@ -291,7 +291,7 @@ def clang_build(clock):
     if compiler is None:
         outcome.skips.append((name, "clang is not installed"))
         return outcome
-    flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_TESTS=OFF", NO_CCACHE, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_COMPILER={compiler}",
+    flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_TESTS=OFF", "-DQUOIT_WERROR=ON", NO_CCACHE, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_COMPILER={compiler}",
              f"-DCMAKE_CXX_COMPILER={compiler.replace('clang', 'clang++', 1)}"]
     if configure_and_build("build-clang", flags, clock, outcome, name):
         outcome.passed += 1
@@ -359,7 +359,7 @@ def pytest(folder, limit):
 # What ThreadSanitizer is not shown, neither built nor run: there are no races for it to see.
 ONE_THREAD = ["test_comm_notice", "test_device", "test_handshake", "test_registry", "test_shm_arena", "test_shm_info", "test_shm_limits", "test_ip_address",
               "test_tcp_connect", "test_ip_interface", "test_tcp_namespace", "test_tcp_rails", "test_tcp_stranger", "test_tcp_transfer"]
-PROCESSES = ["test_comm_faults", "test_comm_faults_ucx", "test_comm_mismatch", "test_comm_resources", "test_comm_cuts"]  # ranks are
+PROCESSES = ["test_comm_faults", "test_comm_faults_ucx", "test_comm_life", "test_comm_mismatch", "test_comm_resources", "test_comm_cuts"]  # ranks are
 DONE_ELSEWHERE = ["test_framing",  # one thread does all but for two that pass bytes through a ring, as in test_transport_shm
                   "test_transport_ucx"]  # the threads are those of a library that is not instrumented
 RACELESS = ONE_THREAD + PROCESSES + DONE_ELSEWHERE

@@ -40,7 +40,6 @@ missing_packages() {
     if [ -n "$python" ]; then
         python_has "$python" "$python_headers" || echo "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-dev"
     fi
-    have_header hwloc.h c || echo libhwloc-dev
     have_header infiniband/verbs.h c || echo libibverbs-dev
     have_header openssl/core.h c || echo libssl-dev
     if [ "${1:-}" = tests ]; then
@@ -99,6 +98,8 @@ install_packages() {
 # $1: "tests" adds what only the tests need.
 make_environment() {
     local python
+    # The package is built with the options of the C tests then, and shares their compilers' output.
+    [ "${1:-}" != tests ] || export CMAKE_ARGS="${CMAKE_ARGS:-} -DQUOIT_WERROR=ON"
     if [ ! -x "$venv/bin/python" ]; then
         python=$(find_python)
         [ -n "$python" ] || fail "no Python 3.11 or newer; PYTHON names one"
@@ -115,11 +116,11 @@ def has(name, version=None):
     if version and found != version:
         sys.exit(1)
 has("torch", sys.argv[1])
-for name in "numpy scikit-learn tqdm scikit-build-core pybind11 ninja cmake".split() + (["pytest", "mypy"] if sys.argv[2] == "tests" else []):
+for name in "numpy scikit-learn tqdm scikit-build-core ninja cmake".split() + (["pytest", "mypy"] if sys.argv[2] == "tests" else []):
     has(name)
 CHECK
     say "pip install torch==$torch_version and the tools to build with (the first time this downloads some hundred megabytes)"
-    again "$venv/bin/python" -m pip install -qq --no-compile "torch==$torch_version" numpy scikit-learn tqdm scikit-build-core pybind11 ninja 'cmake>=3.25' pytest mypy ||
+    again "$venv/bin/python" -m pip install -qq --no-compile "torch==$torch_version" numpy scikit-learn tqdm scikit-build-core ninja 'cmake>=3.25' pytest mypy ||
         fail "pip install failed"
 }
 

@@ -13,14 +13,13 @@ using tls_test::Authority;
 using tls_test::certificates;
 using tls_test::Credentials;
 using tls_test::Folder;
+using tls_test::has;
 using tls_test::new_key;
 using tls_test::new_log;
 using tls_test::plain;
 using tls_test::psk;
 
 namespace {
-
-bool has(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
 
 /* Everything that can be wished for. */
 struct Keys {

@@ -23,6 +23,7 @@ public:
 };
 
 std::string read_file(const std::string &path);
+inline bool has(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
 /* 32 random bytes as hexadecimal digits. */
 std::string new_key();
 

@@ -11,12 +11,11 @@ extern "C" {
 
 using namespace tcp_test;
 using tls_test::Folder;
+using tls_test::has;
 using tls_test::psk;
 using tls_test::Relay;
 
 namespace {
-
-bool has(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
 
 struct Key {
     Folder folder;

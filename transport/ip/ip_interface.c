@@ -364,6 +364,8 @@ quoit_status_t ip_interface_recent(ip_interface_t **all, int *count)
     return status;
 }
 
+bool ip_interface_owns(const ip_interface_t *interface, const ip_name_t *address) { return same_ip(&interface->address, address); }
+
 bool ip_interface_reaches(const ip_interface_t *interface, const ip_name_t *address)
 {
     return interface->bits > 0 && interface->address.any.sa_family == address->any.sa_family &&

@@ -46,6 +46,8 @@ quoit_status_t ip_interface_scan(ip_interface_t **all, int *count);
  * transport is opened, or its connections come to stand. A scan asks the kernel for all links and all addresses.
  */
 quoit_status_t ip_interface_recent(ip_interface_t **all, int *count);
+/** Is it this interface's own address? Ports do not count. */
+bool ip_interface_owns(const ip_interface_t *interface, const ip_name_t *address);
 /** Is the address in the network that this interface is attached to? */
 bool ip_interface_reaches(const ip_interface_t *interface, const ip_name_t *address);
 /** Local address of the route to `host`, when that is a numeric address; false when unknown. Sends nothing. */

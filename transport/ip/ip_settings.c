@@ -171,3 +171,12 @@ quoit_status_t ip_settings_interfaces(const quoit_transport_environment_t *envir
     if (status == QUOIT_OK) log_choice(room, choice, foreign != NULL || choice->named ? wish.variable : NULL);
     return status;
 }
+
+void ip_choice_set_scope(const ip_choice_t *choice, ip_name_t *name)
+{
+    if (!ip_name_is_link_local(name)) return;
+    for (int i = 0; i < choice->count; i++) {
+        name->v6.sin6_scope_id = if_nametoindex(choice->chosen[i].name);
+        if (ip_name_is_link_local(&choice->chosen[i].address)) return;
+    }
+}

@@ -14,6 +14,9 @@ typedef struct ip_choice {
     uint32_t mbps[IP_MAX_ADDRESSES]; /* its rate: of setting INTERFACE_RATES, else of the driver; 0: unknown */
 } ip_choice_t;
 
+/** A peer's link-local address gets the scope of an interface in use here, for a scope is a host's own business. Others are left alone. */
+void ip_choice_set_scope(const ip_choice_t *choice, ip_name_t *name);
+
 /** INTERFACE, IP_FAMILY, else what other libraries were told, else by route. `room` is the transport's name in log lines. */
 quoit_status_t ip_settings_interfaces(const quoit_transport_environment_t *environment, const char *room, ip_choice_t *choice);
 /** Rate of a device: what `rates` (setting INTERFACE_RATES) says, else the driver's. ERR_INVALID: the setting cannot be read. */

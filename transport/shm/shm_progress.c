@@ -286,10 +286,8 @@ static uint64_t next_deadline(const shm_transport_t *transport)
 static void set_timer(shm_transport_t *transport)
 {
     uint64_t next = next_deadline(transport);
-    struct itimerspec when = {0};
     if (next == CLOCK_NEVER) return;
-    when.it_value.tv_sec = (time_t)(next / 1000000000u);
-    when.it_value.tv_nsec = (long)(next % 1000000000u);
+    struct itimerspec when = {.it_value = clock_timespec(next)};
     (void)timerfd_settime(transport->timer, TFD_TIMER_ABSTIME, &when, NULL);
 }
 

@@ -30,8 +30,7 @@ enum {
 void tcp_transport_wake_at(tcp_transport_t *transport, uint64_t when)
 {
     if (when >= transport->timer_at) return;
-    struct itimerspec at = {.it_value = {.tv_sec = (time_t)(when / 1000000000u), .tv_nsec = (long)(when % 1000000000u)}};
-    if (when == 0) at.it_value.tv_nsec = 1;
+    struct itimerspec at = {.it_value = clock_timespec(when > 0 ? when : 1)}; /* 0 would be never */
     if (timerfd_settime(transport->timer->fd, TFD_TIMER_ABSTIME, &at, NULL) == 0) transport->timer_at = when;
 }
 

@@ -208,6 +208,8 @@ int tcp_socket_shake(tcp_socket_t *socket);
 /** Read and drop at most `most` bytes; true when the end of the stream (or an error) was met. */
 bool tcp_socket_drain(tcp_socket_t *socket, size_t most);
 size_t tcp_socket_unacknowledged(const tcp_socket_t *socket);
+/** "eth0": of the socket's own address; "?" when unknown. Returns `name`. */
+const char *tcp_socket_interface(const tcp_socket_t *socket, char name[IF_NAMESIZE]);
 /** Look whether the peer's host answers; true when it has been silent too long. */
 bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now, int limit_ms);
 extern const pipe_ops_t tcp_pipe_ops; /* pipe: tcp_socket_t * */
@@ -247,6 +249,7 @@ void tcp_refused_ready(tcp_socket_t *refused);
 uint64_t tcp_strangers_wake(tcp_transport_t *transport, uint64_t now);
 
 /* ---- tcp_connect.c */
+quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **endpoint);
 /** Begin, or go on, calling a peer whose targets are known. An endpoint that nobody wants any more may be gone afterwards. */
 void tcp_call_step(tcp_endpoint_t *endpoint);
 void tcp_call_ready(tcp_socket_t *caller, uint32_t events);
@@ -256,6 +259,8 @@ void tcp_call_drop(tcp_endpoint_t *endpoint);
 const char *tcp_call_text(tcp_endpoint_t *endpoint);
 
 /* ---- tcp_endpoint.c */
+quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base);
+void tcp_disconnect(quoit_endpoint_t *base);
 tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id_t peer, const char *name);
 void tcp_endpoint_destroy(tcp_endpoint_t *endpoint);
 tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer);
@@ -293,11 +298,4 @@ void tcp_rails_look(tcp_endpoint_t *endpoint);
 bool tcp_rails_lose(tcp_endpoint_t *endpoint, const tcp_socket_t *pipe);
 /** How long a pipe may be silent. */
 int tcp_rails_silence(const tcp_endpoint_t *endpoint, const tcp_socket_t *pipe);
-/** "eth0": of the socket's own address. Returns `name`. */
-const char *ip_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE]);
-
-quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **endpoint);
-quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base);
-void tcp_disconnect(quoit_endpoint_t *base);
-
 #endif

@@ -18,7 +18,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024, ACCEPTS_AT_ONCE = 16, REFUSED_MS = 1000, REFUSED_BYTES = 64 * 1024, EXHAUSTED_MS = 100 };
+enum {
+    BACKLOG = 1024,            /* the kernel cuts it to net.core.somaxconn */
+    ACCEPTS_AT_ONCE = 16,      /* then others have their turn */
+    REFUSED_MS = 1000,         /* that one who was refused is listened to, and ... */
+    REFUSED_BYTES = 64 * 1024, /* ... how much of it is dropped, before the socket is closed */
+    EXHAUSTED_MS = 100         /* without descriptors or memory: until the next try */
+};
 
 /* ---------------------------------------------------------------- jobs */
 

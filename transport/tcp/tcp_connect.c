@@ -24,8 +24,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Whoever gave an address listens there until it ends; some refusals more, for what lies between and may be starting up. */
-enum { TIE_PAUSE_MS = 500, REFUSALS = 5 };
+enum {
+    TIE_PAUSE_MS = 500, /* for the other connection to come to stand */
+    REFUSALS = 5        /* whoever gave an address listens there until it ends; some more, for what lies between and may be starting up */
+};
 
 void tcp_call_drop(tcp_endpoint_t *endpoint)
 {
@@ -130,22 +132,12 @@ static void caller_failed_errno(tcp_socket_t *caller, int error)
 
 /* ---------------------------------------------------------------- calling */
 
-/* A scope is this host's own business: take that of the interface in use here. */
-static void set_scope(const tcp_transport_t *transport, ip_name_t *name)
-{
-    if (!ip_name_is_link_local(name)) return;
-    for (int i = 0; i < transport->choice.count; i++) {
-        name->v6.sin6_scope_id = if_nametoindex(transport->choice.chosen[i].name);
-        if (ip_name_is_link_local(&transport->choice.chosen[i].address)) return;
-    }
-}
-
 /* 0, or why this cannot even be begun. */
 static int start_caller(tcp_endpoint_t *endpoint, int address, int pipe)
 {
     tcp_transport_t *transport = endpoint->transport;
     ip_name_t name = endpoint->targets[address].name;
-    set_scope(transport, &name);
+    ip_choice_set_scope(&transport->choice, &name);
     int fd = socket(name.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return errno;
     tcp_socket_t *caller = tcp_socket_create(transport, TCP_CALLER, fd, 0);

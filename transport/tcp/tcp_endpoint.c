@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An endpoint's life: COMING (tcp_connect.c calls the peer, or tcp_accept.c collects the sockets of a peer that called), STANDING,
- * then ENDED (something broke; or the peer said goodbye, after PARTED if its last messages wait to be received) or LEAVING
- * (disconnected here).
+ * An endpoint's life
  *
- * Leaving: what is queued goes out, then the goodbye, then shutdown(SHUT_WR); the peer's bytes are read and dropped until its end
+ *   connect, or a peer's first      all sockets are there           the peer's goodbye
+ *   socket   ------->  COMING  --------------------->  STANDING  --------------------->  PARTED
+ *                        |                               |   |                             |  its last message was received
+ *                        |  deadline; nobody is there    |   |  something broke            v
+ *                        '-------------------------------|---'---------------------->  ENDED, told by one event
+ *                                                        |
+ *                                                        |  disconnected here
+ *                                                        v
+ *                                                     LEAVING, freed with the last socket
+ *
+ * COMING: tcp_connect.c calls the peer, or tcp_accept.c collects the sockets of a peer that called.
+ *
+ * LEAVING: what is queued goes out, then the goodbye, then shutdown(SHUT_WR); the peer's bytes are read and dropped until its end
  * of stream. Closing earlier would make the kernel answer the peer's next bytes with a reset, which can destroy ours on their way.
  */
 #include "base/log.h"
@@ -125,26 +135,6 @@ quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, ip_limits_t lim
 
 /* ---------------------------------------------------------------- standing */
 
-const char *ip_interface_of(const tcp_socket_t *socket, char name[IF_NAMESIZE])
-{
-    ip_name_t local;
-    socklen_t size = sizeof local;
-    ip_interface_t *all = NULL;
-    int count = 0;
-    snprintf(name, IF_NAMESIZE, "?");
-    if (getsockname(socket->fd, &local.any, &size) != 0 || ip_interface_recent(&all, &count) != QUOIT_OK) return name;
-    for (int i = 0; i < count; i++) {
-        const ip_name_t *address = &all[i].address;
-        if (address->any.sa_family != local.any.sa_family) continue;
-        bool same = local.any.sa_family == AF_INET6
-                        ? memcmp(&address->v6.sin6_addr, &local.v6.sin6_addr, sizeof local.v6.sin6_addr) == 0
-                        : address->v4.sin_addr.s_addr == local.v4.sin_addr.s_addr;
-        if (same) memcpy(name, all[i].name, IF_NAMESIZE);
-    }
-    free(all);
-    return name;
-}
-
 void tcp_endpoint_touch(tcp_endpoint_t *endpoint)
 {
     if (list_is_empty(&endpoint->dirty)) list_append(&endpoint->transport->dirty, &endpoint->dirty);
@@ -186,7 +176,7 @@ void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *socke
     endpoint->wake = CLOCK_NEVER;
     const tls_session_t *tls = endpoint->pipes[0]->tls;
     snprintf(endpoint->description, sizeof endpoint->description, "tcp %s via %s, %d socket%s%s%s",
-             ip_name_text(&endpoint->pipes[0]->remote, remote), ip_interface_of(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
+             ip_name_text(&endpoint->pipes[0]->remote, remote), tcp_socket_interface(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
              tls != NULL ? ", " : "", tls != NULL ? tls_session_description(tls) : "");
     channel_open(endpoint->channel, endpoint->name, pipes, count);
     if (endpoint->rails != NULL) tcp_rails_establish(endpoint);

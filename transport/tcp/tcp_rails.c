@@ -75,14 +75,6 @@ int tcp_rails_address(const tcp_endpoint_t *endpoint, int pipe)
     return found >= 0 ? found : endpoint->chosen->address;
 }
 
-/* The target is this host's own: such bytes go over the loopback device, whatever the address. */
-static bool is_local(const ip_interface_t *interface, const ip_name_t *target)
-{
-    ip_interface_t only = *interface;
-    only.bits = target->any.sa_family == AF_INET6 ? 128 : 32;
-    return ip_interface_reaches(&only, target);
-}
-
 int tcp_rails_bind(tcp_socket_t *caller)
 {
     const tcp_target_t *target = &caller->endpoint->targets[caller->address];
@@ -92,8 +84,8 @@ int tcp_rails_bind(tcp_socket_t *caller)
     caller->mbps = target->mbps;
     if (own < 0) return 0;
     const ip_interface_t *interface = &choice->chosen[own];
-    /* A wish: with it two interfaces in one network work too; old kernels want privileges for it. */
-    if (!is_local(interface, &target->name))
+    /* A wish: with it two interfaces in one network work too; old kernels want privileges for it. Bytes to an own address go over the loopback device. */
+    if (!ip_interface_owns(interface, &target->name))
         (void)setsockopt(caller->fd, SOL_SOCKET, SO_BINDTODEVICE, interface->name, (socklen_t)strlen(interface->name) + 1);
     return bind(caller->fd, &interface->address.any, ip_name_size(&interface->address)) == 0 ? 0 : errno;
 }
@@ -132,7 +124,7 @@ static void name_rail(tcp_endpoint_t *endpoint, const tcp_socket_t *pipe)
     ip_name_t local;
     socklen_t size = sizeof local;
     if (rail->text[0] != 0) return;
-    ip_interface_of(pipe, interface);
+    tcp_socket_interface(pipe, interface);
     if (getsockname(pipe->fd, &local.any, &size) == 0) {
         ip_name_set_port(&local, 0);
         ip_name_text(&local, from);

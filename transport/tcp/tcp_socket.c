@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -186,6 +187,20 @@ size_t tcp_socket_unacknowledged(const tcp_socket_t *socket)
 {
     int bytes = 0;
     return ioctl(socket->fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
+}
+
+const char *tcp_socket_interface(const tcp_socket_t *socket, char name[IF_NAMESIZE])
+{
+    ip_name_t local;
+    socklen_t size = sizeof local;
+    ip_interface_t *all = NULL;
+    int count = 0;
+    snprintf(name, IF_NAMESIZE, "?");
+    if (getsockname(socket->fd, &local.any, &size) != 0 || ip_interface_recent(&all, &count) != QUOIT_OK) return name;
+    for (int i = 0; i < count; i++)
+        if (ip_interface_owns(&all[i], &local)) memcpy(name, all[i].name, IF_NAMESIZE);
+    free(all);
+    return name;
 }
 
 bool tcp_socket_is_silent(tcp_socket_t *socket, uint64_t now, int limit_ms)

@@ -24,8 +24,7 @@ enum { PROGRESS_AT_ONCE = 16, CLOSE_MS = 200, LEAST_STEP = 64, LEAST_MINOR_V6 = 
 void ucx_transport_wake_at(ucx_transport_t *transport, uint64_t when)
 {
     if (when >= transport->timer_at) return;
-    struct itimerspec at = {.it_value = {.tv_sec = (time_t)(when / 1000000000u), .tv_nsec = (long)(when % 1000000000u)}};
-    if (when == 0) at.it_value.tv_nsec = 1;
+    struct itimerspec at = {.it_value = clock_timespec(when > 0 ? when : 1)}; /* 0 would be never */
     if (timerfd_settime(transport->timer, TFD_TIMER_ABSTIME, &at, NULL) == 0) transport->timer_at = when;
 }
 

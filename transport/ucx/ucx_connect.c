@@ -9,7 +9,6 @@
 #include "transport/ucx/ucx.h"
 
 #include <inttypes.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,16 +183,6 @@ void ucx_caller_step(ucx_link_t *caller)
 
 /* ---------------------------------------------------------------- the table's call */
 
-/* A scope is this host's own business: take that of the interface in use here. */
-static void set_scope(const ucx_transport_t *transport, ip_name_t *name)
-{
-    if (!ip_name_is_link_local(name)) return;
-    for (int i = 0; i < transport->choice.count; i++) {
-        name->v6.sin6_scope_id = if_nametoindex(transport->choice.chosen[i].name);
-        if (ip_name_is_link_local(&transport->choice.chosen[i].address)) return;
-    }
-}
-
 static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t *peer, const ip_address_t *address)
 {
     ucx_transport_t *transport = endpoint->transport;
@@ -204,7 +193,7 @@ static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t
     endpoint->target_count = address->count;
     for (int i = 0; i < address->count; i++) {
         endpoint->targets[i] = (ucx_target_t){.name = address->names[i]};
-        set_scope(transport, &endpoint->targets[i].name);
+        ip_choice_set_scope(&transport->choice, &endpoint->targets[i].name);
     }
     endpoint->started = clock_now();
     endpoint->deadline = clock_deadline(peer->timeout_ms > 0 ? peer->timeout_ms : transport->connect_ms);

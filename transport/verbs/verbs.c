@@ -202,8 +202,7 @@ static void set_timer(verbs_transport_t *transport)
     }
     if (earliest == transport->timer_at) return;
     struct itimerspec at = {.it_value = {.tv_sec = 0}};
-    if (earliest != CLOCK_NEVER) at.it_value = (struct timespec){.tv_sec = (time_t)(earliest / 1000000000u), .tv_nsec = (long)(earliest % 1000000000u) + 1};
-    if (at.it_value.tv_nsec > 999999999) at.it_value.tv_nsec = 999999999;
+    if (earliest != CLOCK_NEVER) at.it_value = clock_timespec(earliest + 1);
     if (timerfd_settime(transport->timer, TFD_TIMER_ABSTIME, &at, NULL) == 0) transport->timer_at = earliest;
     if (read(transport->timer, &expirations, sizeof expirations) < 0) return; /* nothing had rung */
 }

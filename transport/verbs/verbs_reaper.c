@@ -135,7 +135,7 @@ verbs_grave_t *verbs_reaper_take(verbs_reaper_t *reaper)
 bool verbs_reaper_wait(verbs_reaper_t *reaper, int limit_ms)
 {
     uint64_t deadline = clock_deadline(limit_ms);
-    struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
+    struct timespec until = clock_timespec(deadline);
     bool in_time = true;
     pthread_mutex_lock(&reaper->lock);
     while (in_time && (reaper->busy || !list_is_empty(&reaper->todo))) in_time = pthread_cond_timedwait(&reaper->done_one, &reaper->lock, &until) == 0;

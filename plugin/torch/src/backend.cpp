@@ -6,7 +6,6 @@
 #include "backend.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -188,10 +187,8 @@ void ProcessGroupQuoit::adoptParent(const c10::intrusive_ptr<Communicator> &pare
         throw_error(QUOIT_ERR_CLOSED, "creating group " + id_, "the group it is cut from was destroyed", Stage::kSetUp);
     const quoit_comm_config_t parameters = config();
     quoit_comm_t *raw = nullptr;
-    const quoit_status_t status =
-        quoit_comm_create_group(use.comm(), ranks.data(), static_cast<int>(ranks.size()), id_.c_str(), &parameters, &raw);
-    if (status != QUOIT_OK)
-        throw_error(status, "creating group " + id_, quoit_last_error(), Stage::kSetUp);
+    check_call(quoit_comm_create_group(use.comm(), ranks.data(), static_cast<int>(ranks.size()), id_.c_str(), &parameters, &raw),
+               "creating group " + id_, Stage::kSetUp);
     comm_ = c10::make_intrusive<Communicator>(raw);
     ready_.store(true, std::memory_order_release);
 }
@@ -250,12 +247,9 @@ at::Tensor ProcessGroupQuoit::allocateTensor(long size, at::TensorOptions option
         return at::empty({size}, options);
     WithoutGil nogil;
     Communicator::Use use(*communicator(), Communicator::Use::kNew);
-    if (!use)
-        throw_error(QUOIT_ERR_CLOSED, "allocate_tensor", "the process group was destroyed");
+    use.demand("allocate_tensor");
     void *memory = nullptr;
-    const quoit_status_t status = quoit_memory_alloc(use.comm(), bytes, &memory);
-    if (status != QUOIT_OK)
-        throw_error(status, "allocate_tensor", quoit_last_error());
+    check_call(quoit_memory_alloc(use.comm(), bytes, &memory), "allocate_tensor");
     return at::from_blob(memory, {size}, quoit_memory_free, options);
 }
 
@@ -264,15 +258,12 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::shrink(std::optional<mi
     WithoutGil nogil;
     const c10::intrusive_ptr<Communicator> comm = communicator();
     Communicator::Use use(*comm, Communicator::Use::kNew);
-    if (!use)
-        throw_error(QUOIT_ERR_CLOSED, "shrink", "the process group was destroyed");
+    use.demand("shrink");
     quoit_comm_config_t parameters = config();
     parameters.name = nullptr; /* the library marks it as shrunk */
     parameters.timeout_ms = to_timeout_ms(timeout.value_or(options_->timeout));
     quoit_comm_t *raw = nullptr;
-    const quoit_status_t status = quoit_comm_shrink(use.comm(), &parameters, &raw);
-    if (status != QUOIT_OK)
-        throw_error(status, "shrink", quoit_last_error());
+    check_call(quoit_comm_shrink(use.comm(), &parameters, &raw), "shrink");
     const auto smaller = c10::make_intrusive<Communicator>(raw);
     quoit_comm_set_timeout(raw, to_timeout_ms(options_->timeout));
 
@@ -410,8 +401,8 @@ void ProcessGroupQuoit::setTimeout(milliseconds timeout)
     options_->timeout = checked_limit(timeout, "set_timeout");
     if (const c10::intrusive_ptr<Communicator> comm = peek()) {
         Communicator::Use use(*comm, Communicator::Use::kNew);
-        if (use && quoit_comm_set_timeout(use.comm(), to_timeout_ms(options_->timeout)) != QUOIT_OK)
-            throw_error(QUOIT_ERR_INVALID, "set_timeout", quoit_last_error());
+        if (use)
+            check_call(quoit_comm_set_timeout(use.comm(), to_timeout_ms(options_->timeout)), "set_timeout");
     }
 }
 
@@ -454,15 +445,10 @@ std::string ProcessGroupQuoit::report(const char *what, bool json, quoit_status_
         return json ? "{}" : "group " + id_ + ": rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
                                  ", not connected yet: its ranks meet at the first operation\n";
     Communicator::Use use(*comm, Communicator::Use::kRunning);
-    if (!use)
-        throw_error(QUOIT_ERR_CLOSED, what, "the process group was destroyed");
+    use.demand(what);
     char *text = nullptr;
-    const quoit_status_t status = call(use.comm(), json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text);
-    if (status != QUOIT_OK)
-        throw_error(status, what, quoit_last_error());
-    std::string result = text;
-    std::free(text);
-    return result;
+    check_call(call(use.comm(), json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text), what);
+    return take_text(text);
 }
 
 std::string ProcessGroupQuoit::describe(bool json) { return report("describe", json, quoit_comm_describe); }

@@ -5,12 +5,15 @@
 #include "communicator.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/copy.h>
 #include <c10/util/Exception.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "errors.h"
@@ -28,15 +31,13 @@ int linger_ms()
     const char *text = nullptr;
     if (quoit_setting_get("LINGER", &text) != QUOIT_OK || text == nullptr)
         return 5000;
-    char *unit = nullptr;
-    double value = std::strtod(text, &unit);
-    const std::string suffix = unit;
-    if (suffix == "us")
-        value /= 1000;
-    else if (suffix == "s")
-        value *= 1000;
-    else if (suffix == "min")
-        value *= 60000;
+    static constexpr std::pair<const char *, double> kSuffixes[] = {{"us", 1e-3}, {"ms", 1}, {"s", 1e3}, {"min", 60e3}}; /* as the library reads it */
+    char *suffix = nullptr;
+    const double value = std::strtod(text, &suffix);
+    for (const auto &[name, factor] : kSuffixes) {
+        if (strcasecmp(suffix, name) == 0)
+            return static_cast<int>(value * factor);
+    }
     return static_cast<int>(value);
 }
 
@@ -148,6 +149,12 @@ Communicator::Use::~Use()
 {
     if (owner_ != nullptr)
         owner_->users_.fetch_sub(1);
+}
+
+void Communicator::Use::demand(const char *operation) const
+{
+    if (owner_ == nullptr)
+        throw_error(QUOIT_ERR_CLOSED, operation, "the process group was destroyed");
 }
 
 /* ---------------------------------------------------------------- communicators */

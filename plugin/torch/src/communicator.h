@@ -79,6 +79,8 @@ public:
         Use(const Use &) = delete;
         Use &operator=(const Use &) = delete;
         explicit operator bool() const { return owner_ != nullptr; }
+        /** Throws when it is none, as an error of `operation`. */
+        void demand(const char *operation) const;
         quoit_comm_t *comm() const { return owner_->raw_; }
 
     private:

@@ -4,6 +4,8 @@
  */
 #include "errors.h"
 
+#include <cstdlib>
+
 #include <c10/util/Exception.h>
 
 namespace quoit_torch {
@@ -45,6 +47,19 @@ std::exception_ptr make_error(quoit_status_t status, const std::string &operatio
 void throw_error(quoit_status_t status, const std::string &operation, const std::string &text, Stage stage)
 {
     std::rethrow_exception(make_error(status, operation, text, stage));
+}
+
+void check_call(quoit_status_t status, const std::string &operation, Stage stage)
+{
+    if (status < 0)
+        throw_error(status, operation, quoit_last_error(), stage);
+}
+
+std::string take_text(char *text)
+{
+    std::string result = text;
+    std::free(text);
+    return result;
 }
 
 } // namespace quoit_torch

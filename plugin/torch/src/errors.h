@@ -26,6 +26,12 @@ std::exception_ptr make_error(quoit_status_t status, const std::string &operatio
 [[noreturn]] void throw_error(quoit_status_t status, const std::string &operation, const std::string &text,
                               Stage stage = Stage::kOperation);
 
+/** Throws when this thread's newest call of the library has failed. */
+void check_call(quoit_status_t status, const std::string &operation, Stage stage = Stage::kOperation);
+
+/** A text that the library has allocated; it is freed. */
+std::string take_text(char *text);
+
 } // namespace quoit_torch
 
 /** Throw a ValueError "quoit: ..." unless `condition` holds: a caller's mistake that is found before anything was sent. */

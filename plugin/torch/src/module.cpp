@@ -3,7 +3,6 @@
  * The Python module quoit._C: the process group, its options, and what is asked of the library itself.
  */
 #include <chrono>
-#include <cstdlib>
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/Exceptions.h>
@@ -50,12 +49,8 @@ std::string settings()
 {
     return translated([] {
         char *text = nullptr;
-        const quoit_status_t status = quoit_settings_print(&text);
-        if (status != QUOIT_OK)
-            throw_error(status, "settings", quoit_last_error());
-        std::string result = text;
-        std::free(text);
-        return result;
+        check_call(quoit_settings_print(&text), "settings");
+        return take_text(text);
     });
 }
 
@@ -63,12 +58,8 @@ std::string process_history(int pid, bool json)
 {
     return translated([&] {
         char *text = nullptr;
-        const quoit_status_t status = quoit_process_history(pid, json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text);
-        if (status != QUOIT_OK)
-            throw_error(status, "debug", quoit_last_error());
-        std::string result = text;
-        std::free(text);
-        return result;
+        check_call(quoit_process_history(pid, json ? QUOIT_FORMAT_JSON : QUOIT_FORMAT_TEXT, &text), "debug");
+        return take_text(text);
     });
 }
 
@@ -76,9 +67,7 @@ void trace_start(const std::string &path)
 {
     translated([&] {
         WithoutGil nogil;
-        const quoit_status_t status = quoit_trace_start(path.c_str());
-        if (status != QUOIT_OK)
-            throw_error(status, "trace", quoit_last_error());
+        check_call(quoit_trace_start(path.c_str()), "trace");
     });
 }
 
@@ -86,19 +75,13 @@ void trace_stop()
 {
     translated([] {
         WithoutGil nogil;
-        const quoit_status_t status = quoit_trace_stop();
-        if (status != QUOIT_OK)
-            throw_error(status, "trace", quoit_last_error());
+        check_call(quoit_trace_stop(), "trace");
     });
 }
 
 void trace_convert(const std::string &partial, const std::string &path)
 {
-    translated([&] {
-        const quoit_status_t status = quoit_trace_convert(partial.c_str(), path.c_str());
-        if (status != QUOIT_OK)
-            throw_error(status, "trace", quoit_last_error());
-    });
+    translated([&] { check_call(quoit_trace_convert(partial.c_str(), path.c_str()), "trace"); });
 }
 
 /** "bf16" and its like; None stands for the setting's. */

@@ -67,8 +67,7 @@ bool MonitoredBarrier::release()
 void MonitoredBarrier::send(int peer, int64_t attempt, int64_t verdict)
 {
     Communicator::Use use(*comm_, Communicator::Use::kNew);
-    if (!use)
-        throw_error(QUOIT_ERR_CLOSED, kName, "the process group was destroyed");
+    use.demand(kName);
     Message message = {at::empty({2}, at::kLong), {}};
     message.flight.comm = comm_;
     message.flight.operation = kName;
@@ -79,9 +78,7 @@ void MonitoredBarrier::send(int peer, int64_t attempt, int64_t verdict)
     quoit_call_t call = QUOIT_CALL_INIT;
     call.timeout_ms = kForEver;
     quoit_request_t *request = nullptr;
-    const quoit_status_t status = quoit_send(use.comm(), words, 2, QUOIT_I64, peer, kTag, &call, &request);
-    if (status < 0)
-        throw_error(status, kName, quoit_last_error());
+    check_call(quoit_send(use.comm(), words, 2, QUOIT_I64, peer, kTag, &call, &request), kName);
     message.flight.requests.push_back(request);
     message.flight.advance(0); /* if it needs longer, the communicator ends it */
 }
@@ -92,16 +89,12 @@ void MonitoredBarrier::expect(int peer)
     if (expected_.count(peer) != 0)
         return;
     Communicator::Use use(*comm_, Communicator::Use::kNew);
-    if (!use)
-        throw_error(QUOIT_ERR_CLOSED, kName, "the process group was destroyed");
+    use.demand(kName);
     at::Tensor words = at::empty({2}, at::kLong);
     quoit_call_t call = QUOIT_CALL_INIT;
     call.timeout_ms = kForEver;
     quoit_request_t *request = nullptr;
-    const quoit_status_t status =
-        quoit_recv(use.comm(), words.mutable_data_ptr<int64_t>(), 2, QUOIT_I64, peer, kTag, &call, &request);
-    if (status < 0)
-        throw_error(status, kName, quoit_last_error());
+    check_call(quoit_recv(use.comm(), words.mutable_data_ptr<int64_t>(), 2, QUOIT_I64, peer, kTag, &call, &request), kName);
     Flight flight;
     flight.comm = comm_;
     flight.operation = kName;

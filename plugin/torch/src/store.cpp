@@ -43,9 +43,7 @@ StoreAdapter::StoreAdapter(c10::intrusive_ptr<c10d::Store> store, int size)
     callbacks.set = on_set;
     callbacks.get = on_get;
     callbacks.description = "the store of the PyTorch process group";
-    const quoit_status_t status = quoit_store_from_callbacks(&callbacks, &handle_);
-    if (status != QUOIT_OK)
-        throw_error(status, "store", quoit_last_error(), Stage::kSetUp);
+    check_call(quoit_store_from_callbacks(&callbacks, &handle_), "store", Stage::kSetUp);
 }
 
 StoreAdapter::~StoreAdapter()

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// How communicators begin and end: ranks that do not come, or of another world; stores with remains of a dead attempt; fork, exit, and what an idle
+// process does. Ranks are processes: the program runs itself with a role.
+#include "outcome.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstring>
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+using namespace comm_test;
+
+namespace {
+
+// ------------------------------------------------------------------ creation
+
+int role_create(ProcessRank &self)
+{
+    int wrong_size_rank = atoi(self.argument(0)), wrong_size = atoi(self.argument(1)), absent = atoi(self.argument(2)), timeout_ms = atoi(self.argument(3));
+    if (self.rank == absent) return 0;
+    if (self.rank == wrong_size_rank) self.size = wrong_size;
+    double begun = seconds();
+    quoit_status_t status = self.create(timeout_ms);
+    self.say("created %.6f %d %s", seconds() - begun, status, quoit_last_error());
+    return 0;
+}
+
+TEST(Create, WorldsOfDifferentSize)
+{
+    for (int wrong : {2, 4}) {
+        Processes ranks("create", {0, 0, 0}, {"1", std::to_string(wrong), "-1", "5000"});
+        for (int rank = 0; rank < 3; rank++) {
+            Outcome one = outcome(ranks, rank, "created", 30);
+            EXPECT_EQ(one.status, QUOIT_ERR_MISMATCH) << "size " << wrong << ", rank " << rank << ": " << one.text;
+            EXPECT_NE(one.text.find("of 3"), std::string::npos) << one.text;
+            EXPECT_NE(one.text.find("of " + std::to_string(wrong)), std::string::npos) << one.text;
+            EXPECT_LT(one.at, 4);
+        }
+    }
+}
+
+TEST(Create, MissingRanksAreNamed)
+{
+    Processes ranks("create", {0, 0, 0}, {"-1", "0", "1", "800"});
+    for (int rank : {0, 2}) {
+        Outcome one = outcome(ranks, rank, "created", 30);
+        EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
+        EXPECT_GT(one.at, 0.7);
+        EXPECT_LT(one.at, has_sanitizer() ? 4 : 1.6) << one.text;
+        if (rank == 0) {
+            EXPECT_NE(one.text.find("rank 1"), std::string::npos) << one.text;
+        }
+    }
+}
+
+int role_again(ProcessRank &self)
+{
+    int times = atoi(self.argument(0));
+    auto count_descriptors = [] {
+        int count = 0;
+        DIR *directory = opendir("/proc/self/fd");
+        while (readdir(directory)) count++;
+        closedir(directory);
+        return count;
+    };
+    int before = 0;
+    for (int i = 0; i < times; i++) {
+        if (self.create(30000) != QUOIT_OK) {
+            self.say("failed in round %d: %s", i, quoit_last_error());
+            return 1;
+        }
+        for (size_t count : {size_t(10), size_t(100000)})
+            if (allreduce(self.comm, count) != QUOIT_OK) {
+                self.say("failed in round %d: %s", i, quoit_last_error());
+                return 2;
+            }
+        quoit_comm_destroy(self.comm);
+        self.comm = nullptr;
+        if (i == 0) before = count_descriptors();
+    }
+    self.say("descriptors %d %d", before, count_descriptors());
+    return 0;
+}
+
+TEST(Create, AgainAndAgainInOneStore)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 0, 1}}) {
+        Processes ranks("again", host_of, {long_run() ? "50" : "20"});
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            std::string line = ranks.wait_line(rank, "descriptors", 100);
+            int before = -1, after = -2;
+            sscanf(line.c_str(), "%d %d", &before, &after);
+            EXPECT_EQ(before, after) << "rank " << rank << " of " << name_of(host_of) << ":\n" << ranks.output(rank);
+            EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+        }
+    }
+}
+
+// What an earlier run left in the store, one that was killed too, does not disturb the next.
+TEST(Create, StaleRecords)
+{
+    std::string store = temporary_path("store");
+    for (int round = 0; round < 4; round++) {
+        Processes ranks("again", {0, 0, 0}, {"2"}, store);
+        if (round % 2 == 1) {
+            usleep(static_cast<useconds_t>(5000 * round));
+            for (int rank = 0; rank < 3; rank++) ranks.kill(rank, SIGKILL);
+            continue;
+        }
+        for (int rank = 0; rank < 3; rank++) EXPECT_EQ(ranks.wait_exit(rank, 60), 0) << "round " << round << ":\n" << ranks.output(rank);
+    }
+    unlink(store.c_str());
+}
+
+// ------------------------------------------------------------------ fork and exit
+
+int role_fork(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    float in = 1, out = 0;
+    if (quoit_recv(self.comm, &out, 1, QUOIT_F32, 1 - self.rank, 1, nullptr, &request) != QUOIT_OK) return 2;
+    pid_t child = fork();
+    if (child == 0) {
+        int bad = 0;
+        bad |= allreduce(self.comm) != QUOIT_ERR_FORKED;
+        bad |= (quoit_request_test(request) != QUOIT_ERR_FORKED) << 1;
+        bad |= (quoit_request_wait(request, 10) != QUOIT_ERR_FORKED) << 2;
+        quoit_comm_t *group = nullptr;
+        int ranks[] = {0, 1};
+        bad |= (quoit_comm_create_group(self.comm, ranks, 2, "x", nullptr, &group) != QUOIT_ERR_FORKED) << 3;
+        bad |= (quoit_comm_abort(self.comm, "no") != QUOIT_ERR_FORKED) << 4;
+        char *text = nullptr;
+        bad |= (quoit_comm_describe(self.comm, QUOIT_FORMAT_TEXT, &text) != QUOIT_ERR_FORKED) << 5;
+        bad |= (quoit_send(self.comm, &in, 1, QUOIT_F32, 0, 1, nullptr, nullptr) != QUOIT_ERR_FORKED) << 6;
+        quoit_comm_destroy(self.comm); /* does nothing */
+        quoit_comm_t *own = nullptr; /* one of its own */
+        bad |= (quoit_comm_create(nullptr, 0, 1, nullptr, &own) != QUOIT_OK) << 7;
+        if (own) {
+            float result = 0;
+            bad |= (quoit_allreduce(own, &in, &result, 1, QUOIT_F32, QUOIT_SUM, nullptr, nullptr) != QUOIT_OK || result != 1) << 7;
+        }
+        quoit_comm_destroy(own);
+        _exit(bad);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    self.say("child 0 %d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    report(self, "parent", allreduce(self.comm));
+    if (quoit_send(self.comm, &in, 1, QUOIT_F32, 1 - self.rank, 1, nullptr, nullptr) != QUOIT_OK) return 3;
+    report(self, "request", quoit_request_wait(request, -1));
+    quoit_request_free(request);
+    return out == 1 ? 0 : 4;
+}
+
+TEST(Fork, ChildIsTurnedAwayAndParentGoesOn)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        Processes ranks("fork", host_of);
+        for (int rank = 0; rank < 2; rank++) {
+            EXPECT_EQ(outcome(ranks, rank, "child").status, 0) << "bits say which call went wrong";
+            EXPECT_EQ(outcome(ranks, rank, "parent").status, QUOIT_OK);
+            EXPECT_EQ(outcome(ranks, rank, "request").status, QUOIT_OK);
+            EXPECT_EQ(ranks.wait_exit(rank, 20), 0);
+        }
+    }
+}
+
+// A forked child that lives on keeps sockets and pipes open; the death of its parent is noticed all the same.
+int role_orphan(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    if (self.rank == 1) {
+        pid_t child = fork();
+        if (child == 0) {
+            close(0);
+            close(1);
+            sleep(8);
+            _exit(0);
+        }
+        self.say("child %d", child);
+        self.say("ready");
+        self.listen("never");
+    }
+    self.say("ready");
+    report(self, "ended", allreduce(self.comm));
+    return 0;
+}
+
+TEST(Fork, ChildDoesNotHideItsParentsDeath)
+{
+    Processes ranks("orphan", {0, 0});
+    for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 30);
+    pid_t child = static_cast<pid_t>(atoi(ranks.wait_line(1, "child", 1).c_str())), pid = ranks.pid(1);
+    usleep(50000);
+    double killed = seconds();
+    ranks.kill(1, SIGKILL);
+    Outcome one = outcome(ranks, 0, "ended");
+    EXPECT_EQ(one.status, QUOIT_ERR_PEER) << one.text;
+    EXPECT_LT(one.at - killed, promise_s());
+    EXPECT_TRUE(names(one.text, 1, pid)) << one.text;
+    if (child > 0) ::kill(child, SIGKILL);
+}
+
+int role_exit(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm, 200000) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    static float value;
+    if (quoit_recv(self.comm, &value, 1, QUOIT_F32, 1 - self.rank, 1, nullptr, &request) != QUOIT_OK) return 2;
+    self.say("ready");
+    self.listen("go");
+    exit(0); /* no destroy */
+}
+
+TEST(Exit, WithoutDestroyLeavesNothing)
+{
+    auto shared_files = [] {
+        std::set<std::string> names;
+        DIR *directory = opendir("/dev/shm");
+        if (!directory) return names;
+        while (dirent *entry = readdir(directory))
+            if (strstr(entry->d_name, "quoit")) names.insert(entry->d_name);
+        closedir(directory);
+        return names;
+    };
+    auto before = shared_files();
+    Processes ranks("exit", {0, 0});
+    for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 30);
+    for (int rank = 0; rank < 2; rank++) ranks.tell(rank, "go");
+    for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 10), 0);
+    EXPECT_EQ(shared_files(), before);
+}
+
+// Destroy with work in flight: bounded by QUOIT_LINGER, and the others are told.
+int role_leave(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    float in = 1, out = 0;
+    if (self.rank == 0) {
+        if (quoit_allreduce(self.comm, &in, &out, 1, QUOIT_F32, QUOIT_SUM, nullptr, &request) != QUOIT_OK) return 1;
+        double begun = seconds();
+        quoit_comm_destroy(self.comm);
+        self.comm = nullptr;
+        self.say("left %.6f %d %s", seconds() - begun, quoit_request_test(request), quoit_request_error(request));
+        quoit_request_free(request);
+        return 0;
+    }
+    self.listen("go");
+    report(self, "ended", allreduce(self.comm));
+    return 0;
+}
+
+TEST(Exit, DestroyWithWorkInFlight)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        Processes ranks("leave", host_of, {}, "", {"QUOIT_LINGER=300ms"});
+        Outcome left = outcome(ranks, 0, "left");
+        EXPECT_EQ(left.status, QUOIT_ERR_CLOSED) << left.text;
+        EXPECT_GT(left.at, 0.25);
+        EXPECT_LT(left.at, has_sanitizer() ? 4 : 1.2);
+        EXPECT_NE(left.text.find("QUOIT_LINGER"), std::string::npos) << left.text;
+        ranks.tell(1, "go");
+        Outcome ended = outcome(ranks, 1, "ended");
+        EXPECT_LT(ended.status, 0) << ended.text;
+        EXPECT_NE(ended.text.find("rank 0 ("), std::string::npos) << ended.text;
+    }
+}
+
+// Destroy with recvs that nobody has sent to: they end soon, and the others go on, without an error.
+int role_unsent(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    float value[2] = {};
+    if (self.rank == 0) {
+        quoit_request_t *one = nullptr, *any = nullptr;
+        if (quoit_recv(self.comm, value, 1, QUOIT_F32, 1, 7, nullptr, &one) != QUOIT_OK) return 1;
+        if (quoit_recv(self.comm, value + 1, 1, QUOIT_F32, QUOIT_ANY_SOURCE, 8, nullptr, &any) != QUOIT_OK) return 1;
+        double begun = seconds();
+        quoit_comm_destroy(self.comm);
+        self.comm = nullptr;
+        self.say("left %.6f %d %s; %s", seconds() - begun, quoit_request_test(one), quoit_request_error(one), quoit_request_error(any));
+        quoit_request_free(one);
+        quoit_request_free(any);
+        return 0;
+    }
+    self.listen("go");
+    for (int round = 0; round < 100; round++) {
+        quoit_status_t status = self.rank == 1 ? quoit_send(self.comm, value, 1, QUOIT_F32, 2, 1, nullptr, nullptr)
+                                               : quoit_recv(self.comm, value, 1, QUOIT_F32, 1, 1, nullptr, nullptr);
+        if (status != QUOIT_OK) return 2;
+        usleep(1000);
+    }
+    report(self, "ended", QUOIT_OK);
+    return 0;
+}
+
+TEST(Exit, DestroyWithRecvsThatNobodySentTo)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 1, 1}}) {
+        Processes ranks("unsent", host_of, {}, "");
+        Outcome left = outcome(ranks, 0, "left");
+        EXPECT_EQ(left.status, QUOIT_ERR_CLOSED) << left.text;
+        EXPECT_LT(left.at, has_sanitizer() ? 4 : 1.5); /* half a second is promised */
+        EXPECT_NE(left.text.find("recv from rank 1 ("), std::string::npos) << left.text;
+        EXPECT_NE(left.text.find("any source (tag 8, 4 bytes): the communicator was destroyed before a message came"), std::string::npos) << left.text;
+        for (int rank = 1; rank < 3; rank++) ranks.tell(rank, "go");
+        for (int rank = 1; rank < 3; rank++) EXPECT_EQ(outcome(ranks, rank, "ended").status, QUOIT_OK) << rank;
+    }
+}
+
+// ------------------------------------------------------------------ idle
+
+int role_idle(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    quoit_request_t *request = nullptr;
+    std::vector<float> in(100000), out(100000);
+    for (int i = 0; i < 20; i++) {
+        if (quoit_allreduce(self.comm, in.data(), out.data(), in.size(), QUOIT_F32, QUOIT_SUM, nullptr, &request) != QUOIT_OK) return 2;
+        while (quoit_request_test(request) == QUOIT_IN_PROGRESS) usleep(500);
+        quoit_request_free(request);
+    }
+    usleep(300000);
+    auto switches = [] {
+        long all = 0;
+        int threads = 0;
+        DIR *directory = opendir("/proc/self/task");
+        while (dirent *entry = readdir(directory)) {
+            std::string path = std::string("/proc/self/task/") + entry->d_name + "/status";
+            FILE *file = fopen(path.c_str(), "r");
+            if (!file) continue;
+            char line[256];
+            bool ours = false;
+            while (fgets(line, sizeof line, file)) {
+                long value;
+                if (strcmp(line, "Name:\tquoit\n") == 0) ours = true;
+                if (ours && sscanf(line, "voluntary_ctxt_switches: %ld", &value) == 1) all += value;
+                if (ours && sscanf(line, "nonvoluntary_ctxt_switches: %ld", &value) == 1) all += value;
+            }
+            threads += ours;
+            fclose(file);
+        }
+        closedir(directory);
+        return std::make_pair(threads, all);
+    };
+    auto before = switches();
+    sleep(long_run() ? 10 : 2);
+    auto after = switches();
+    self.say("idle %d %ld", before.first, after.second - before.second);
+    self.listen("go");
+    return 0;
+}
+
+TEST(Idle, NoThreadWakes)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 0, 1, 1}}) {
+        Processes ranks("idle", host_of);
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            int threads = 0;
+            long switches = -1;
+            std::string line = ranks.wait_line(rank, "idle", 60);
+            EXPECT_EQ(sscanf(line.c_str(), "%d %ld", &threads, &switches), 2) << ranks.output(rank);
+            EXPECT_EQ(threads, 1) << "rank " << rank;
+            EXPECT_EQ(switches, 0) << "rank " << rank << ": its progress thread woke while nothing was to be done";
+        }
+        for (int rank = 0; rank < ranks.size(); rank++) ranks.tell(rank, "go");
+    }
+}
+
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"create", role_create}, {"again", role_again}, {"fork", role_fork}, {"orphan", role_orphan},
+                                                             {"exit", role_exit},     {"leave", role_leave}, {"unsent", role_unsent}, {"idle", role_idle}};
+
+} // namespace
+
+int main(int count, char **arguments)
+{
+    if (is_process_rank()) return run_role(roles);
+    testing::InitGoogleTest(&count, arguments);
+    return RUN_ALL_TESTS();
+}
