@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 5, RECORD_HEADER = 69, ADDRESS_OPTIONAL = 0x80, NIC_SIZE = 9 };
+enum { RECORD_MAGIC = 0x72, RECORD_VERSION = 4, RECORD_HEADER = 85, ADDRESS_OPTIONAL = 0x80, NIC_SIZE = 9 };
 
 static uint8_t *put_text(uint8_t *at, const char *text)
 {
@@ -33,8 +33,11 @@ size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capa
     bytes_put32(at + 50, (uint32_t)record->pid);
     bytes_put32(at + 54, (uint32_t)record->machine.cores);
     bytes_put32(at + 58, (uint32_t)record->machine.numa_nodes);
-    at[62] = record->tls;
-    bytes_put32(at + 63, record->user);
+    bytes_put32(at + 62, (uint32_t)record->machine.numa_node);
+    bytes_put64(at + 66, record->machine.cache);
+    bytes_put32(at + 74, record->machine.nic_mbps);
+    at[78] = record->tls;
+    bytes_put32(at + 79, record->user);
     at += RECORD_HEADER - 2;
     at = put_text(at, record->host);
     at = put_text(at, record->version);
@@ -129,8 +132,11 @@ quoit_status_t job_record_decode(const uint8_t *bytes, size_t length, size_t *us
     record->pid = (int32_t)bytes_get32(at + 50);
     record->machine.cores = (int)bytes_get32(at + 54);
     record->machine.numa_nodes = (int)bytes_get32(at + 58);
-    record->tls = at[62];
-    record->user = bytes_get32(at + 63);
+    record->machine.numa_node = (int)bytes_get32(at + 62);
+    record->machine.cache = bytes_get64(at + 66);
+    record->machine.nic_mbps = bytes_get32(at + 74);
+    record->tls = at[78];
+    record->user = bytes_get32(at + 79);
     at = get_text(bytes + RECORD_HEADER, end, record->host, sizeof record->host);
     if (at) at = get_text(at, end, record->version, sizeof record->version);
     if (record->addresses > JOB_ADDRESS_CAPACITY) at = NULL;

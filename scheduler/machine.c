@@ -1,57 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** What this host looks like to this process: read from the kernel's files, of which any may be missing. */
 #include "base/cpu.h"
-#include "base/settings.h"
 #include "scheduler/topology.h"
-#include "transport/ip/ip_settings.h"
 
 #include <dirent.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int count_nodes(void)
+enum { PATH_CAPACITY = 512 };
+
+/* First line of a file; false when it cannot be read. */
+static bool read_line(const char *path, char *line, size_t capacity)
 {
-    DIR *directory = opendir("/sys/devices/system/node");
-    int nodes = 0, number;
-    for (const struct dirent *entry; directory && (entry = readdir(directory));) nodes += sscanf(entry->d_name, "node%d", &number) == 1;
-    if (directory) closedir(directory);
-    return nodes > 0 ? nodes : 1;
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    bool read = fgets(line, (int)capacity, file) != NULL;
+    fclose(file);
+    if (read) line[strcspn(line, "\n")] = '\0';
+    return read;
 }
 
-static int faster_first(const void *a, const void *b)
+/* ---- network interfaces */
+
+static uint32_t interface_speed(const char *name)
 {
-    const machine_nic_t *one = a, *other = b;
-    if (one->mbps != other->mbps) return one->mbps < other->mbps ? 1 : -1;
-    return strcmp(one->name, other->name);
+    char path[PATH_CAPACITY], line[64];
+    snprintf(path, sizeof path, "/sys/class/net/%s/operstate", name);
+    if (!read_line(path, line, sizeof line) || strcmp(line, "up") != 0) return 0;
+    snprintf(path, sizeof path, "/sys/class/net/%s/speed", name);
+    if (!read_line(path, line, sizeof line)) return 0;
+    long speed = strtol(line, NULL, 10); /* -1 where the driver does not know */
+    return speed > 0 && speed <= 10000000 ? (uint32_t)speed : 0;
 }
 
-/* From the interfaces of this network namespace, and where sysfs and ethtool say that their devices are, and how fast. */
-static void find_nics(machine_t *machine)
+static uint32_t fastest_interface(void)
 {
-    ip_interface_t *all = NULL;
-    int count = 0, found = 0;
-    if (ip_interface_recent(&all, &count) != QUOIT_OK) return;
-    machine_nic_t *nics = calloc((size_t)count + 1, sizeof *nics);
-    for (int i = 0; nics && i < count; i++) {
-        bool known = !(all[i].flags & IFF_UP) || all[i].flags & IFF_LOOPBACK;
-        for (int k = 0; k < found; k++) known = known || strcmp(nics[k].name, all[i].name) == 0;
-        if (known) continue;
-        machine_nic_t *nic = &nics[found++];
-        snprintf(nic->name, sizeof nic->name, "%s", all[i].name);
-        nic->numa_node = all[i].numa_node;
-        nic->near = all[i].distance == 0;
-        if (ip_settings_rate(setting_string(SETTING_INTERFACE_RATES), nic->name, all[i].mbps, &nic->mbps) != QUOIT_OK) nic->mbps = 0; /* the transport tells */
+    DIR *directory = opendir("/sys/class/net");
+    if (!directory) return 0;
+    uint32_t fastest = 0;
+    for (const struct dirent *entry = readdir(directory); entry; entry = readdir(directory)) {
+        if (entry->d_name[0] == '.' || strcmp(entry->d_name, "lo") == 0) continue;
+        uint32_t speed = interface_speed(entry->d_name);
+        if (speed > fastest) fastest = speed;
     }
-    if (nics) qsort(nics, (size_t)found, sizeof *nics, faster_first);
-    machine->nics = found < MACHINE_NICS ? found : MACHINE_NICS;
-    for (int i = 0; nics && i < machine->nics; i++) machine->nic[i] = nics[i];
-    free(nics);
-    free(all);
+    closedir(directory);
+    return fastest;
+}
+
+/* ---- NUMA nodes */
+
+static void find_nodes(machine_t *machine)
+{
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    DIR *directory = opendir("/sys/devices/system/node");
+    if (!directory) return;
+    int nodes = 0, bound = 0, node = -1;
+    for (const struct dirent *entry = readdir(directory); entry; entry = readdir(directory)) {
+        char path[PATH_CAPACITY], list[4096];
+        int number;
+        if (sscanf(entry->d_name, "node%d", &number) != 1) continue;
+        nodes++;
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", number);
+        if (!read_line(path, list, sizeof list) || !cpu_list_meets(list, &allowed)) continue;
+        bound++;
+        node = number;
+    }
+    closedir(directory);
+    if (nodes > 0) machine->numa_nodes = nodes;
+    machine->numa_node = bound == 1 ? node : -1;
 }
 
 void machine_discover(machine_t *machine)
 {
-    *machine = (machine_t){.cores = cpu_count(), .numa_nodes = count_nodes()};
-    find_nics(machine);
+    *machine = (machine_t){
+        .cores = cpu_count(), .numa_nodes = 1, .numa_node = -1, .cache = cpu_cache_size(), .nic_mbps = fastest_interface()};
+    machine_discover_nics(machine);
+    find_nodes(machine);
 }

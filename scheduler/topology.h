@@ -24,13 +24,18 @@ typedef struct machine_nic {
 
 /** What a process says of the place it runs on. */
 typedef struct machine {
-    int cores;      /* that this process may use (cpu_count) */
-    int numa_nodes; /* of the host, at least 1 */
+    int cores;         /* that this process may use (cpu_count) */
+    int numa_nodes;    /* of the host, at least 1 */
+    int numa_node;     /* the one this process is bound to, -1 when it may run on several */
+    uint64_t cache;    /* bytes of the last-level cache */
+    uint32_t nic_mbps; /* of the fastest interface that is up, 0 unknown */
     int nics;
     machine_nic_t nic[MACHINE_NICS]; /* fastest first, at most so many */
 } machine_t;
 
-/** Never fails: what the kernel does not tell is unknown. */
+/** Fills nics and nic: from the interfaces of this network namespace, ethtool, and where their devices are (sysfs). Never fails. */
+void machine_discover_nics(machine_t *machine);
+/** All of it, nics too. Never fails: what the kernel does not tell is unknown. */
 void machine_discover(machine_t *machine);
 
 typedef struct topology {

@@ -330,7 +330,7 @@ TEST(TlsJob, TheStoreCannotTalkARankIntoPlainText)
 {
     MemoryStore memory;
     memory.rewrite = [](const std::string &key, std::string &value) {
-        if (key.find("quoit/record/") == 0) value[64] = 1; /* field tls; rank 0 then sends a roster that agrees with nobody */
+        if (key.find("quoit/record/") == 0) value[80] = 1; /* field tls; rank 0 then sends a roster that agrees with nobody */
     };
     World world{.host_of = {0, 1}};
     world.store = &memory;

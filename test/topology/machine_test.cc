@@ -21,6 +21,9 @@ TEST(Machine, IsThatOfThisProcess)
     machine_discover(&machine);
     EXPECT_EQ(machine.cores, cpu_count());
     EXPECT_GE(machine.numa_nodes, 1);
+    EXPECT_GE(machine.numa_node, -1);
+    EXPECT_LT(machine.numa_node, 1 << 16);
+    EXPECT_GE(machine.cache, 1u << 16);
 }
 
 TEST(Machine, InterfacesAreThoseOfThisNetworkFastestFirst)
