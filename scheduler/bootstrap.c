@@ -114,6 +114,7 @@ static quoit_status_t make_record(attempt_t *attempt)
 {
     job_record_t *own = &attempt->own;
     const char *label = setting_string(SETTING_HOST_LABEL);
+    char source[32];
     own->process = attempt->engine->self;
     own->kernel = kernel_hash();
     own->label = hash_combine(attempt->engine->host_label, hash_bytes(2, label, strlen(label)));
@@ -122,8 +123,8 @@ static quoit_status_t make_record(attempt_t *attempt)
     own->pid = (int32_t)getpid();
     own->tls = (uint8_t)setting_int(SETTING_TLS);
     own->user = (uint32_t)geteuid();
-    machine_discover(&own->machine);
-    log_info("bootstrap", "this process may use %d cores", own->machine.cores);
+    machine_discover(&own->machine, source, sizeof source);
+    log_info("bootstrap", "this process may use %d cores (%s)", own->machine.cores, source);
     snprintf(own->host, sizeof own->host, "%s", log_host());
     snprintf(own->version, sizeof own->version, "%s (layout %08x)", quoit_version(), layout_hash());
     for (int i = 0; i < attempt->engine->transports && own->addresses < JOB_ADDRESS_CAPACITY; i++) {

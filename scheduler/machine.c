@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** What this host looks like to this process: read from the kernel's files, of which any may be missing. */
+/**
+ * What this host looks like to this process. hwloc is opened at run time, so that one binary runs with and without it; only its
+ * header is needed to build, and without that the kernel's files are asked alone.
+ */
 #include "base/cpu.h"
+#include "base/settings.h"
 #include "scheduler/topology.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef QUOIT_HAVE_HWLOC_H
+#include <hwloc.h>
+#endif
 
 enum { PATH_CAPACITY = 512 };
 
@@ -50,9 +59,9 @@ static uint32_t fastest_interface(void)
     return fastest;
 }
 
-/* ---- NUMA nodes */
+/* ---- the kernel */
 
-static void find_nodes(machine_t *machine)
+static void ask_kernel(machine_t *machine)
 {
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
@@ -75,10 +84,115 @@ static void find_nodes(machine_t *machine)
     machine->numa_node = bound == 1 ? node : -1;
 }
 
-void machine_discover(machine_t *machine)
+/* ---- hwloc */
+
+#ifdef QUOIT_HAVE_HWLOC_H
+
+/** X(name): the calls that are used. Those that hwloc defines inline need others, so only real symbols are here. */
+#define HWLOC_CALLS(X) \
+    X(hwloc_get_api_version) \
+    X(hwloc_topology_init) \
+    X(hwloc_topology_load) \
+    X(hwloc_topology_destroy) \
+    X(hwloc_get_type_depth) \
+    X(hwloc_get_nbobjs_by_depth) \
+    X(hwloc_get_obj_by_depth) \
+    X(hwloc_get_cpubind) \
+    X(hwloc_bitmap_alloc) \
+    X(hwloc_bitmap_free) \
+    X(hwloc_bitmap_intersects)
+
+typedef struct hwloc_calls {
+#define HWLOC_MEMBER(name) __typeof__(&name) name;
+    HWLOC_CALLS(HWLOC_MEMBER)
+#undef HWLOC_MEMBER
+} hwloc_calls_t;
+
+static void *open_hwloc(hwloc_calls_t *calls)
+{
+    void *library = dlopen("libhwloc.so.15", RTLD_NOW | RTLD_LOCAL);
+    if (!library) return NULL;
+    bool found = true;
+    void *symbol;
+#define HWLOC_FIND(name) \
+    symbol = dlsym(library, #name); \
+    memcpy(&calls->name, &symbol, sizeof symbol); \
+    found = found && symbol;
+    HWLOC_CALLS(HWLOC_FIND)
+#undef HWLOC_FIND
+    if (found) return library;
+    dlclose(library);
+    return NULL;
+}
+
+static void read_nodes(const hwloc_calls_t *calls, hwloc_topology_t tree, machine_t *machine)
+{
+    int nodes = (int)calls->hwloc_get_nbobjs_by_depth(tree, HWLOC_TYPE_DEPTH_NUMANODE);
+    if (nodes < 1) return;
+    machine->numa_nodes = nodes;
+    hwloc_bitmap_t bound = calls->hwloc_bitmap_alloc();
+    if (!bound || calls->hwloc_get_cpubind(tree, bound, HWLOC_CPUBIND_PROCESS) != 0) goto out;
+    int met = 0;
+    for (int i = 0; i < nodes; i++) {
+        hwloc_obj_t node = calls->hwloc_get_obj_by_depth(tree, HWLOC_TYPE_DEPTH_NUMANODE, (unsigned)i);
+        if (!node || !node->cpuset || !calls->hwloc_bitmap_intersects(node->cpuset, bound)) continue;
+        met++;
+        machine->numa_node = (int)node->os_index;
+    }
+    if (met != 1) machine->numa_node = -1;
+out:
+    calls->hwloc_bitmap_free(bound);
+}
+
+static void read_cache(const hwloc_calls_t *calls, hwloc_topology_t tree, machine_t *machine)
+{
+    static const hwloc_obj_type_t types[] = {HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        int depth = calls->hwloc_get_type_depth(tree, types[i]);
+        hwloc_obj_t cache = depth >= 0 ? calls->hwloc_get_obj_by_depth(tree, depth, 0) : NULL;
+        if (!cache || !cache->attr || cache->attr->cache.size == 0) continue;
+        machine->cache = cache->attr->cache.size;
+        return;
+    }
+}
+
+static bool ask_hwloc(machine_t *machine, char *source, size_t capacity)
+{
+    hwloc_calls_t calls;
+    hwloc_topology_t tree;
+    void *library = open_hwloc(&calls);
+    if (!library) return false;
+    bool loaded = false;
+    if (calls.hwloc_topology_init(&tree) != 0) goto close_library;
+    loaded = calls.hwloc_topology_load(tree) == 0;
+    if (loaded) {
+        read_nodes(&calls, tree, machine);
+        read_cache(&calls, tree, machine);
+        unsigned version = calls.hwloc_get_api_version();
+        snprintf(source, capacity, "hwloc %u.%u.%u", version >> 16, version >> 8 & 0xff, version & 0xff);
+    }
+    calls.hwloc_topology_destroy(tree);
+close_library:
+    dlclose(library);
+    return loaded;
+}
+
+#else
+
+static bool ask_hwloc(machine_t *machine, char *source, size_t capacity)
+{
+    (void)machine, (void)source, (void)capacity;
+    return false;
+}
+
+#endif
+
+void machine_discover(machine_t *machine, char *source, size_t capacity)
 {
     *machine = (machine_t){
         .cores = cpu_count(), .numa_nodes = 1, .numa_node = -1, .cache = cpu_cache_size(), .nic_mbps = fastest_interface()};
     machine_discover_nics(machine);
-    find_nodes(machine);
+    if (setting_int(SETTING_HWLOC) && ask_hwloc(machine, source, capacity)) return;
+    ask_kernel(machine);
+    snprintf(source, capacity, "kernel");
 }

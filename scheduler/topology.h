@@ -22,7 +22,7 @@ typedef struct machine_nic {
     bool near;         /* this process may run on a processor that is close to it, or all are alike */
 } machine_nic_t;
 
-/** What a process says of the place it runs on. */
+/** What a process says of the place it runs on (from hwloc, else from the kernel). */
 typedef struct machine {
     int cores;         /* that this process may use (cpu_count) */
     int numa_nodes;    /* of the host, at least 1 */
@@ -35,8 +35,8 @@ typedef struct machine {
 
 /** Fills nics and nic: from the interfaces of this network namespace, ethtool, and where their devices are (sysfs). Never fails. */
 void machine_discover_nics(machine_t *machine);
-/** All of it, nics too. Never fails: what the kernel does not tell is unknown. */
-void machine_discover(machine_t *machine);
+/** Ask hwloc (setting HWLOC; opened at run time), or without it the kernel. Never fails; `source` tells: "hwloc 2.9.0", "kernel". */
+void machine_discover(machine_t *machine, char *source, size_t capacity);
 
 typedef struct topology {
     int ranks, hosts;

@@ -40,6 +40,7 @@ missing_packages() {
     if [ -n "$python" ]; then
         python_has "$python" "$python_headers" || echo "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-dev"
     fi
+    have_header hwloc.h c || echo libhwloc-dev
     have_header infiniband/verbs.h c || echo libibverbs-dev
     have_header openssl/core.h c || echo libssl-dev
     if [ "${1:-}" = tests ]; then

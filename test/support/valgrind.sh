@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 build=$(cd "${1:-build}" && pwd)
 logs=$(mktemp -d)
-export QUOIT_ISA=avx2 TEST_SLOW=${TEST_SLOW:-40} # valgrind knows no AVX-512
+export QUOIT_ISA=avx2 QUOIT_HWLOC=no TEST_SLOW=${TEST_SLOW:-40} # valgrind knows no AVX-512, and hwloc no valgrind
 check=(valgrind --tool=memcheck --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --error-exitcode=99 -q)
 failed=0
 
