@@ -106,7 +106,8 @@ static quoit_status_t listen_anywhere(int port, int *fd, store_address_t *own)
     }
     if (listener < 0) return listen_failed(&any, errno);
     *fd = listener;
-    *own = loopback_instead_of_any(any);
+    /* An IPv6 socket takes IPv4 as well, and can be made where IPv6 is switched off, as in most containers: there is no ::1 then. */
+    *own = loopback_instead_of_any(any_address(AF_INET, port));
     return QUOIT_OK;
 }
 
