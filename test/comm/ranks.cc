@@ -13,6 +13,7 @@
 #include <ctime>
 #include <set>
 #include <thread>
+#include <unistd.h>
 
 namespace comm_test {
 
@@ -37,6 +38,14 @@ double seconds()
 }
 
 bool has_thread_sanitizer() { return __tsan_init; }
+
+void be_late(int rank)
+{
+    const char *text = getenv("TEST_LATE");
+    if (!text || atoi(text) != rank) return;
+    const char *colon = strchr(text, ':');
+    usleep(static_cast<useconds_t>(1e6 * (colon ? atof(colon + 1) : 1)));
+}
 
 bool has_sanitizer() { return built_sanitized(); }
 
@@ -167,9 +176,11 @@ void run_engines(const World &world, const std::function<void(Rank &, MemoryStor
             self.world = &world;
             self.random.seed(seed());
             self.meet = [&meeting] { meeting.wait(); };
+            be_late(rank);
             ASSERT_EQ(engine_create(&self.engine), QUOIT_OK) << quoit_last_error();
             test_engine_set_host(self.engine, static_cast<unsigned long>(world.host_of[static_cast<size_t>(rank)]) + 1);
             body(self, store);
+            be_late(rank);
             engine_release(self.engine);
         });
     }
@@ -193,7 +204,9 @@ bool run_ranks(const World &world, const std::function<void(Rank &)> &body)
         EXPECT_EQ(quoit_comm_rank(self.comm), self.rank);
         EXPECT_EQ(quoit_comm_size(self.comm), self.size);
         EXPECT_EQ(quoit_comm_hosts(self.comm), hosts_of(world.host_of));
+        be_late(self.rank);
         body(self);
+        be_late(self.rank);
         quoit_comm_destroy(self.comm);
     });
     return good;

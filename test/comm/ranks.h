@@ -27,6 +27,7 @@ double seconds();         // monotonic, comparable between processes
 bool has_sanitizer();     // limits are wider then
 double slow();            // TEST_SLOW, and more with a sanitizer: stretches limits
 bool has_thread_sanitizer();
+void be_late(int rank);   // TEST_LATE=2 (TEST_LATE=2:0.1): rank 2 of every job sleeps here for a second (0.1 s), when it comes and when it goes
 
 // The host of each rank, in the cases of a suite. With a sanitizer, which makes many ranks on few processors very slow, the worlds of
 // more than four ranks are kept for long runs.
