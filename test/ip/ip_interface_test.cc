@@ -4,6 +4,12 @@
 
 #include <cstdlib>
 
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
 using namespace tcp_test;
 
 namespace {
@@ -236,4 +242,48 @@ TEST(IpInterface, OfTheTransport)
     EXPECT_EQ(1, ours.inner()->listener_count);
     unsetenv("GLOO_SOCKET_IFNAME");
     unsetenv("NCCL_SOCKET_IFNAME");
+}
+
+/* In a child. 0: all is well; 70: it is not allowed. */
+int meet_namesakes()
+{
+    struct stat first, now;
+    ifreq request = {};
+    strcpy(request.ifr_name, "lo");
+    request.ifr_flags = IFF_UP;
+    auto looked_at = [] {
+        ip_interface_t *all = nullptr;
+        int count = -1;
+        if (ip_interface_recent(&all, &count) != QUOIT_OK) return -1;
+        free(all);
+        return count;
+    };
+    for (int round = 0; round < 5; round++) {
+        if (unshare(CLONE_NEWNET) != 0 || stat("/proc/thread-self/ns/net", &first) != 0) return 70;
+        int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        bool up = ioctl(fd, SIOCSIFFLAGS, &request) == 0;
+        close(fd);
+        if (!up || looked_at() < 1) return 71;
+        auto begin = Clock::now();
+        do { /* until one has the number of the first, or what was seen there would be looked at again anyway */
+            if (unshare(CLONE_NEWNET) != 0 || stat("/proc/thread-self/ns/net", &now) != 0) return 70;
+        } while (now.st_ino != first.st_ino && elapsed_ms(begin) < 900);
+        if (now.st_ino == first.st_ino && looked_at() != 0) return 72; /* nothing is up in a new one */
+    }
+    return 0;
+}
+
+/* A namespace may have the number of another one that is gone, whose interfaces were looked at a moment ago. */
+TEST(IpInterface, ANamespaceIsNotTakenForOneThatIsGone)
+{
+    pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        alarm(60);
+        _exit(meet_namesakes());
+    }
+    int outcome = -1;
+    ASSERT_EQ(waitpid(child, &outcome, 0), child);
+    if (WIFEXITED(outcome) && WEXITSTATUS(outcome) == 70) GTEST_SKIP() << "no right to make a network namespace";
+    EXPECT_EQ(outcome, 0) << "72: taken for it";
 }

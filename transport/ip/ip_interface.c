@@ -332,23 +332,45 @@ quoit_status_t ip_interface_scan(ip_interface_t **all, int *count)
 enum { RECENT_MS = 1000 };
 
 static pthread_mutex_t recent_mutex = PTHREAD_MUTEX_INITIALIZER;
+/* A network namespace. The number of its file is given to another one as soon as it is gone; the cookie, of Linux 5.14 and later, never. */
+typedef struct home {
+    uint64_t cookie; /* 0: not known, but the file */
+    dev_t device;
+    ino_t file;
+} home_t;
+
 static struct recent {
     ip_interface_t *all; /* owned; NULL: none */
     int count;
-    uint64_t until;   /* clock */
-    struct stat home; /* the namespace */
+    uint64_t until; /* clock */
+    home_t home;
 } recent;
 
-/* False when there is no telling which it is. */
-static bool find_home(struct stat *home) { return stat("/proc/thread-self/ns/net", home) == 0; }
+/* The thread's. False when there is no telling which it is. */
+static bool find_home(home_t *home)
+{
+    struct stat file;
+    *home = (home_t){0};
+#ifdef SO_NETNS_COOKIE
+    socklen_t length = sizeof home->cookie;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool told = fd >= 0 && getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &home->cookie, &length) == 0;
+    if (fd >= 0) close(fd);
+    if (told) return true;
+#endif
+    if (stat("/proc/thread-self/ns/net", &file) != 0) return false;
+    home->device = file.st_dev;
+    home->file = file.st_ino;
+    return true;
+}
 
 quoit_status_t ip_interface_recent(ip_interface_t **all, int *count)
 {
-    struct stat home;
+    home_t home;
     quoit_status_t status = QUOIT_OK;
     if (!find_home(&home)) return ip_interface_scan(all, count);
     pthread_mutex_lock(&recent_mutex);
-    if (!recent.all || clock_now() >= recent.until || recent.home.st_ino != home.st_ino || recent.home.st_dev != home.st_dev) {
+    if (!recent.all || clock_now() >= recent.until || recent.home.cookie != home.cookie || recent.home.file != home.file || recent.home.device != home.device) {
         free(recent.all);
         recent = (struct recent){.home = home};
         status = ip_interface_scan(&recent.all, &recent.count);
