@@ -105,7 +105,7 @@ TEST_F(Cuts, AreTimeoutsOnTheHour)
                 Outcome one = outcome(ranks, rank, "ended");
                 least = std::min(least, one.at);
                 EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << "rank " << rank << ": " << one.text;
-                EXPECT_LT(one.at, timeout_ms / 1000.0 + 0.2 * slow()) << "rank " << rank << ": " << one.text;
+                EXPECT_LT(one.at, timeout_ms / 1000.0 + 0.5 * slow()) << "rank " << rank << ": " << one.text;
                 EXPECT_NE(one.text.find("allreduce #"), std::string::npos) << one.text;
                 int far = host_of[static_cast<size_t>(rank)] == 0 ? 2 : 0;
                 EXPECT_TRUE(names(one.text, far, ranks.pid(far)) || names(one.text, far + 1, ranks.pid(far + 1)))
