@@ -52,6 +52,21 @@ quoit_status_t limits_descriptors(int count, const char *what)
     return status;
 }
 
+int limits_above_standard(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int null = moved < 0 ? -1 : open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0) {
+        if (moved >= 0) close(moved);
+        return fd;
+    }
+    (void)dup3(null, fd, O_CLOEXEC);
+    while (null >= 0 && null <= STDERR_FILENO) null = open("/dev/null", O_RDWR | O_CLOEXEC); /* takes the next that is closed */
+    if (null >= 0) close(null);
+    return moved;
+}
+
 bool limits_file_size(size_t bytes)
 {
     struct rlimit limit;

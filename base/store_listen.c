@@ -3,6 +3,7 @@
 #include "base/store_listen.h"
 
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/log.h"
 
 #include <arpa/inet.h>
@@ -62,7 +63,7 @@ static store_address_t loopback_instead_of_any(store_address_t address)
 static int listen_once(const store_address_t *address, bool only_six)
 {
     int family = address->address.ss_family, on = 1, six = only_six;
-    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = limits_above_standard(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0) return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (family == AF_INET6) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &six, sizeof six);

@@ -6,6 +6,7 @@
  * setting it. A connection on which a call failed half way is closed, never used again.
  */
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/store_internal.h"
 #include "base/store_server.h"
@@ -172,7 +173,7 @@ static int connect_address(attempt_t *attempt, uint64_t deadline, bool is_short)
     int on = 1, number = 0;
     socklen_t length = sizeof number;
     const store_address_t *address = &attempt->address;
-    int fd = socket(address->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = limits_above_standard(socket(address->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0) {
         explain_errno(attempt, errno);
         return -1;

@@ -15,7 +15,8 @@
  *
  * The store may hold what an earlier attempt left. A rank whose nonce is not in the roster looks again; rank 0, while proofs are
  * missing, looks whether a record has changed, and then publishes a new roster under a new incarnation; a rank that waits for hosts
- * looks whether the roster has changed. So records of different attempts never mix, and all of it ends at the deadline.
+ * looks whether the roster has changed. What does not fit this world is an error only when nothing has replaced it for a while. So records
+ * of different attempts never mix, and all of it ends at the deadline.
  *
  * Two processes that were started as one rank: the second overwrites the record of the first, which sees it while it waits, and leaves.
  */
@@ -42,7 +43,8 @@ enum {
     KEY_CAPACITY = 64,
     RIVAL_FIRST_MS = 500,  /* until the first look whether another process came as this rank; each pause is twice the one before */
     RIVAL_MOST_MS = 60000,
-    STALE_WARN_MS = 5000   /* of waiting beside a roster of another attempt */
+    STALE_WARN_MS = 5000,  /* of waiting beside a roster of another attempt */
+    STALE_MOST_MS = 10000  /* until what does not fit this world is no more taken for a trace of an earlier one */
 };
 
 /* ------------------------------------------------------------------ store */
@@ -346,14 +348,29 @@ quoit_status_t bootstrap_tell_missing(attempt_t *attempt, bootstrap_item_t item,
                      store_description(attempt->store), missing == 1 ? "rank" : "ranks", list);
 }
 
-/* Word of a failure may be of an earlier attempt: it counts when no record has replaced it for a while. */
+/* How long to wait for what replaces a trace of an earlier attempt of another size, setting or version: it is an error only then. */
+static uint64_t stale_until(const attempt_t *attempt)
+{
+    int left = clock_left_ms(attempt->deadline);
+    return clock_deadline(left >= 0 && left / 3 < STALE_MOST_MS ? left / 3 : STALE_MOST_MS);
+}
+
+/*
+ * Word of a failure may be of an earlier attempt, and so may a record that does not belong here: that counts when no record has replaced it
+ * for a while, or one that belongs here as little.
+ */
 static quoit_status_t gather_record(attempt_t *attempt, int rank, job_record_t *record)
 {
-    uint64_t until = CLOCK_NEVER;
+    uint64_t until = CLOCK_NEVER, refused = 0;
     for (;;) {
         quoit_status_t status = bootstrap_get_record(attempt, rank, -1, record);
-        if (!attempt->rank_failed || clock_now() >= until || bootstrap_is_over(attempt)) return status;
-        if (until == CLOCK_NEVER) until = clock_deadline(LOOK_AGAIN_MS);
+        bool failed = attempt->rank_failed;
+        if (status == QUOIT_OK) status = check_record(attempt, rank, record);
+        else if (!failed) return status;
+        if (status == QUOIT_OK || clock_now() >= until || bootstrap_is_over(attempt)) return status;
+        if (!failed && refused != 0 && record->nonce != refused) return status;
+        if (until == CLOCK_NEVER) until = failed ? clock_deadline(LOOK_AGAIN_MS) : stale_until(attempt);
+        if (!failed) refused = record->nonce;
         poll(NULL, 0, LOOK_AGAIN_FIRST_MS);
     }
 }
@@ -364,11 +381,17 @@ static quoit_status_t gather_records(attempt_t *attempt)
         job_record_t *record = &attempt->job->record[rank];
         quoit_status_t status = gather_record(attempt, rank, record);
         if (status == QUOIT_ERR_TIMEOUT && !attempt->rank_failed) status = bootstrap_tell_missing(attempt, ITEM_RECORD, "did not come");
-        if (status == QUOIT_OK) status = check_record(attempt, rank, record);
         if (status != QUOIT_OK) return status;
     }
     attempt->job->record[0] = attempt->own;
     return QUOIT_OK;
+}
+
+/* The roster is of a world in which this rank has no place, and has been for a while. */
+static quoit_status_t tell_other_size(const attempt_t *attempt, const uint8_t *roster)
+{
+    return error_set(QUOIT_ERR_MISMATCH, "rank %d was started for a world of %d ranks, but rank 0 for one of %u; give all the same size", attempt->rank,
+                     attempt->size, roster_size(roster));
 }
 
 /* Others: wait for a roster that knows this attempt. */
@@ -376,7 +399,7 @@ static quoit_status_t await_roster(attempt_t *attempt)
 {
     unsigned pause_ms = 10;
     char other[256] = "";
-    uint64_t warn = clock_deadline(STALE_WARN_MS);
+    uint64_t warn = clock_deadline(STALE_WARN_MS), until = CLOCK_NEVER;
     for (;;) {
         void *value = NULL;
         size_t length = 0;
@@ -385,6 +408,10 @@ static quoit_status_t await_roster(attempt_t *attempt)
             return error_set(status, "timed out: rank 0 has not come, or still waits for others, at %s; rank %d waited for it",
                              store_description(attempt->store), attempt->rank);
         if (status == QUOIT_OK) status = read_roster(attempt, value, length);
+        if (status == QUOIT_ERR_AGAIN && roster_lacks(value, length, attempt->rank)) {
+            if (clock_now() >= until) status = tell_other_size(attempt, value);
+            else if (until == CLOCK_NEVER) until = stale_until(attempt);
+        }
         if (status == QUOIT_ERR_AGAIN) snprintf(other, sizeof other, "%s", roster_is_failure(value, length) ? "" : error_text());
         bootstrap_forget(value, length);
         if (status != QUOIT_ERR_AGAIN) return status;

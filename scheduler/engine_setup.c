@@ -184,7 +184,7 @@ static void engine_free(engine_t *engine)
 
 static quoit_status_t open_descriptors(engine_t *engine)
 {
-    engine->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    engine->doorbell = limits_above_standard(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (engine->doorbell < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: eventfd");
     engine->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (engine->epoll < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "engine: epoll_create1");

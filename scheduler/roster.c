@@ -120,7 +120,8 @@ quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce
     job_record_t own = {0};
     quoit_status_t status = decode_records(first, end, size, job, NULL, &own);
     if (status != QUOIT_OK) return status;
-    if (size > (uint32_t)job->rank && own.nonce != nonce)
+    if (size <= (uint32_t)job->rank) return error_set(QUOIT_ERR_AGAIN, ", in which there is no rank %d, but %u ranks", job->rank, size);
+    if (own.nonce != nonce)
         return error_set(QUOIT_ERR_AGAIN, ", in which rank %d is another process (%s, pid %d)", job->rank, own.host, own.pid);
     if (size != (uint32_t)job->size)
         return error_set(QUOIT_ERR_MISMATCH, "rank %d was started for a world of %d ranks, but rank 0 for one of %u; give all the same size",
@@ -151,6 +152,13 @@ bool roster_is_failure(const uint8_t *bytes, size_t length)
 {
     return length >= FAILURE_HEADER && bytes_get16(bytes) == MAGIC && bytes_get16(bytes + 2) == KIND_FAILURE;
 }
+
+bool roster_lacks(const uint8_t *bytes, size_t length, int rank)
+{
+    return length >= ROSTER_HEADER && bytes_get16(bytes) == MAGIC && bytes_get16(bytes + 2) == KIND_ROSTER && roster_size(bytes) <= (uint32_t)rank;
+}
+
+uint32_t roster_size(const uint8_t *bytes) { return bytes_get32(bytes + 4); }
 
 bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id)
 {

@@ -26,6 +26,10 @@ quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce
 /** A failure for the ranks from 1 on, by their nonces (0: none). NULL: no memory. To be freed. */
 uint8_t *roster_failure_encode(const uint64_t *nonce, int size, quoit_status_t status, const char *text, size_t *length);
 bool roster_is_failure(const uint8_t *bytes, size_t length);
+/** Is it a roster of so few ranks that `rank` is none of them? */
+bool roster_lacks(const uint8_t *bytes, size_t length, int rank);
+/** Of how many ranks a roster is. */
+uint32_t roster_size(const uint8_t *roster);
 /** Is it the failure of an attempt, or the roster of another incarnation than `id`? */
 bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id);
 

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <fcntl.h>
 #include <string>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 extern "C" {
@@ -52,6 +55,38 @@ TEST(Limits, DescriptorsAreCountedAndLeftAsTheyWere)
     EXPECT_NE(text.find("ulimit -n"), std::string::npos) << text;
     EXPECT_EQ(lowest_free(), first);
     EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* Whatever of stdin, stdout and stderr is closed is /dev/null afterwards, and the descriptor is none of them. */
+TEST(Limits, StandardDescriptorsAreLeftAlone)
+{
+    struct stat null, found;
+    ASSERT_EQ(stat("/dev/null", &null), 0);
+    int first = lowest_free();
+    EXPECT_EQ(limits_above_standard(-1), -1);
+    EXPECT_EQ(limits_above_standard(first), first);
+    for (int closed = 1; closed < 8; closed++) {
+        int kept[3];
+        for (int i = 0; i < 3; i++) kept[i] = fcntl(i, F_DUPFD_CLOEXEC, 3);
+        for (int i = 0; i < 3; i++) {
+            if (closed & 1 << i) close(i);
+        }
+        int lowest = eventfd(7, EFD_CLOEXEC), moved = limits_above_standard(lowest);
+        bool all = true;
+        for (int i = 0; i < 3; i++) all = all && (!(closed & 1 << i) || (fstat(i, &found) == 0 && found.st_rdev == null.st_rdev));
+        bool inherited = !(fcntl(lowest, F_GETFD) & FD_CLOEXEC);
+        for (int i = 0; i < 3; i++) {
+            dup2(kept[i], i);
+            close(kept[i]);
+        }
+        uint64_t count = 0;
+        EXPECT_TRUE(all && !inherited) << "closed " << closed;
+        ASSERT_GT(moved, 2) << "closed " << closed;
+        EXPECT_EQ(read(moved, &count, sizeof count), static_cast<ssize_t>(sizeof count));
+        EXPECT_EQ(count, 7u);
+        close(moved);
+        EXPECT_EQ(lowest_free(), first) << "closed " << closed;
+    }
 }
 
 } // namespace

@@ -38,6 +38,7 @@ static void decode(const uint8_t *bytes, size_t length)
     memcpy(before, records, sizeof before);
     copy = job;
     (void)roster_is_other(bytes, length, 99);
+    (void)roster_lacks(bytes, length, 1);
     quoit_status_t status = roster_decode(bytes, length, NONCE + 1, &job);
     if (status == QUOIT_ERR_AGAIN || !fuzz_check_status(status)) {
         fuzz_check(memcmp(&job, &copy, sizeof job) == 0 && memcmp(records, before, sizeof records) == 0);

@@ -64,6 +64,22 @@ def worker_no_sockets(rank, size):
     dist.destroy_process_group()
 
 
+def worker_closed_streams(rank, size):
+    """A daemon has closed stdin, stdout and stderr: whoever writes to them all the same must not write into what the ranks share."""
+    kept = os.dup(2)
+    for stream in range(3):
+        os.close(stream)
+    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
+    dist.all_reduce(torch.ones(3), async_op=True).get_future().wait()
+    found = [os.readlink(f"/proc/self/fd/{stream}") for stream in range(3)]
+    written = [os.write(stream, b"lost" * 100) for stream in range(1, 3)]
+    tensor = torch.ones(100000)
+    dist.all_reduce(tensor)
+    os.dup2(kept, 2)
+    assert found == ["/dev/null"] * 3 and written == [400] * 2 and (tensor == size).all(), (found, written)
+    dist.destroy_process_group()
+
+
 def worker_closed(rank, size):
     group = dist.new_group()
     backend = group._get_backend(torch.device("cpu"))
@@ -248,6 +264,10 @@ def worker_bad_setting(rank, size):
 @pytest.mark.parametrize("transport", ["auto", "shm"])
 def test_no_sockets(transport):
     run(2, worker_no_sockets, backend=None, env={"QUOIT_TRANSPORT": transport})
+
+
+def test_closed_streams():
+    run(2, worker_closed_streams, backend=None)
 
 
 def test_closed():

@@ -192,6 +192,42 @@ def test_one_too_many():
     assert "holds a roster of an earlier attempt only, in which rank 1 is another process (" in text and f"pid {pid})" in text, text
 
 
+def worker_other_size_before(rank, size):
+    """What a world of another size has left in the store is no word of this one, also while the rank that left it has not come yet."""
+    store = dist.FileStore(str(directory() / "store"), -1)  # which nobody deletes, as after a crash
+    for number, (members, late) in enumerate([([0, 1, 2], 0), ([0, 1], 0), ([0, 1, 2], 0), ([1, 0, 2], 2), ([2, 0], 0)]):
+        if rank in members:
+            if rank == late:
+                time.sleep(0.2)
+            dist.init_process_group(BACKEND, store=store, rank=members.index(rank), world_size=len(members), timeout=seconds(20))
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor)
+            assert tensor[0].item() == len(members), f"world {number}: {tensor}"
+            dist.destroy_process_group()
+        meet(f"{number} ", rank, size)
+
+
+def test_other_size_before():
+    run(3, worker_other_size_before, backend=None)
+
+
+def worker_local_groups(rank, size):
+    """use_local_synchronization: members have made different numbers of groups before, of which PyTorch makes the name (Gloo: never meet)."""
+    for number in range(2):
+        for members in [[0, 2], [1], [1, 0], [2, 1]]:
+            if rank in members:
+                group = dist.new_group(members, use_local_synchronization=True, timeout=seconds(20))
+                tensor = torch.ones(3)
+                dist.all_reduce(tensor, group=group)
+                assert tensor[0].item() == len(members), f"{members}, {number}: {tensor}"
+                if number == 1 and rank == members[0]:
+                    dist.destroy_process_group(group)
+
+
+def test_local_groups():
+    run(3, worker_local_groups)
+
+
 def worker_by_itself(rank, size):
     """A group that torch.distributed does not know of, as ProcessGroupGloo can be made, and as torch.distributed._dist2 makes it."""
     import quoit

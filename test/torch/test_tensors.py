@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors that are not contiguous, those that cannot be results, and what is said of bad ones."""
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -111,6 +113,28 @@ def worker_aliases(rank, size):
     outputs[(rank + 1) % size].fill_(rank)
     dist.all_gather(outputs, outputs[(rank + 1) % size])
     assert all((outputs[r] == r).all() for r in range(size))
+
+    for count, own in itertools.product([1, 2000], range(size)):
+        outputs = [torch.zeros(count) for _ in range(size)]
+        outputs[own].fill_(rank)
+        dist.gather(outputs[own], outputs if rank == 0 else None, dst=0)
+        assert rank or all((outputs[r] == r).all() for r in range(size)), f"gather of output {own}: {outputs}"
+
+        pairs = [[torch.zeros(count), torch.zeros(2)] for _ in range(size)]
+        pairs[own][0].fill_(rank)
+        dist.all_gather_coalesced(pairs, [pairs[own][0], torch.full((2,), float(rank))])
+        assert all((pair[0] == r).all() and (pair[1] == r).all() for r, pair in enumerate(pairs)), f"all_gather_coalesced of output {own}: {pairs}"
+
+        inputs = [torch.full((count,), float(r)) for r in range(size)]
+        output = inputs[own]
+        dist.scatter(output, inputs if rank == size - 1 else None, src=size - 1)
+        assert (output == rank).all(), f"scatter to input {own}: {output}"
+
+        whole = torch.arange(float(size + 1) * count)  # the output begins in the middle of the own input
+        output = whole[rank * count + count // 2 :][:count]
+        expected = torch.arange(rank * count, (rank + 1) * count).float() * size
+        dist.reduce_scatter(output, list(whole[: size * count].split(count)))
+        assert torch.equal(output, expected), f"reduce_scatter: {output}"
 
 
 def worker_parameters(rank, size):

@@ -6,6 +6,8 @@
 #include "backend.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -31,6 +33,7 @@ struct Groups {
     std::mutex mutex;
     std::vector<ProcessGroupQuoit *> all; /* in order of creation */
     c10::weak_intrusive_ptr<Communicator> parent{c10::intrusive_ptr<Communicator>()};
+    std::map<std::vector<int64_t>, int> made; /* by members: how many groups of the parent have been named after them */
 };
 
 Groups &groups()
@@ -44,6 +47,25 @@ c10::intrusive_ptr<Communicator> parent_communicator()
     std::lock_guard<std::mutex> lock(groups().mutex);
     c10::intrusive_ptr<Communicator> parent = groups().parent.lock();
     return parent && parent->is_open() && !parent->is_inherited() ? parent : nullptr;
+}
+
+/**
+ * The name by which members find each other. new_group(..., use_local_synchronization=True) hashes one from the members and the number of
+ * all groups that the process has, in which members may differ. Which of the groups of just these members it is they have in common.
+ */
+std::string common_name(const std::string &name, const std::vector<int64_t> &members)
+{
+    constexpr size_t kHashLength = 40, kLongest = 60;
+    if (name.size() != kHashLength || name.find_first_not_of("0123456789abcdef") != std::string::npos)
+        return name;
+    std::lock_guard<std::mutex> lock(groups().mutex);
+    const std::string number = " #" + std::to_string(++groups().made[members]);
+    std::string text = "ranks";
+    for (const int64_t rank : members)
+        text += " " + std::to_string(rank);
+    if (text.size() > kLongest)
+        text = std::to_string(members.size()) + " ranks " + std::to_string(std::hash<std::string>()(text));
+    return text + number;
 }
 
 /**
@@ -100,7 +122,7 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::Dist
         wish_sockets(own->sockets);
     }
     const bool is_default = backend.global_ranks_in_group.empty();
-    const std::string id = is_default ? "world" : backend.group_id;
+    const std::string id = is_default ? "world" : common_name(backend.group_id, backend.global_ranks_in_group);
     if (own->timeout_given)
         own->timeout = checked_limit(own->timeout, "creating group " + id);
     else
@@ -114,6 +136,7 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::create(const c10d::Dist
         group->meet();
         std::lock_guard<std::mutex> lock(groups().mutex);
         groups().parent = c10::weak_intrusive_ptr<Communicator>(group->comm_);
+        groups().made.clear();
     } else if (const c10::intrusive_ptr<Communicator> parent = parent_communicator()) {
         group->adoptParent(parent, std::vector<int>(backend.global_ranks_in_group.begin(), backend.global_ranks_in_group.end()));
     }
@@ -281,8 +304,10 @@ c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::shrink(std::optional<mi
     group->comm_ = smaller;
     group->ready_.store(true, std::memory_order_release);
     std::lock_guard<std::mutex> lock(groups().mutex);
-    if (groups().parent.lock() == comm)
+    if (groups().parent.lock() == comm) {
         groups().parent = c10::weak_intrusive_ptr<Communicator>(smaller);
+        groups().made.clear();
+    }
     return group;
 }
 

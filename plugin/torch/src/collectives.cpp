@@ -49,16 +49,23 @@ at::Tensor &only(const char *operation, std::vector<at::Tensor> &tensors)
     return tensors[0];
 }
 
-/** One tensor a rank, as parts that are read. Element counts may differ. */
-Parts input_parts(Launch &launch, const std::vector<at::Tensor> &tensors, at::ScalarType dtype, size_t scale)
+/**
+ * One tensor a rank, as parts that are read. Element counts may differ. What overlaps `output` is copied, unless it is the rank's own part
+ * and lies exactly there.
+ */
+Parts input_parts(Launch &launch, const std::vector<at::Tensor> &tensors, at::ScalarType dtype, size_t scale, const at::Tensor &output = {})
 {
     check_list(launch.name(), "input tensors", tensors.size(), launch.size());
     Parts parts;
     for (size_t i = 0; i < tensors.size(); i++) {
         const Place place = {launch.name(), "input", static_cast<int64_t>(i)};
-        check_tensor(place, tensors[i]);
-        check_dtype(place, tensors[i], dtype);
-        parts.push_back({const_cast<void *>(launch.input(tensors[i])), tensors[i].numel() * scale});
+        const at::Tensor &tensor = tensors[i];
+        check_tensor(place, tensor);
+        check_dtype(place, tensor, dtype);
+        const bool in_place = output.defined() && i == static_cast<size_t>(launch.rank()) &&
+                              tensor.const_data_ptr() == output.const_data_ptr();
+        const void *data = launch.input(output.defined() && !in_place ? apart_from(tensor, output) : tensor);
+        parts.push_back({const_cast<void *>(data), tensor.numel() * scale});
     }
     return parts;
 }
@@ -91,6 +98,17 @@ Parts output_parts(Launch &launch, const std::vector<at::Tensor> &tensors, at::S
         parts.push_back({data, tensors[i].numel() * scale});
     }
     return parts;
+}
+
+/** The rank's input to a list of outputs: a copy when it overlaps one of them, unless that is its own part and goes exactly there. */
+at::Tensor apart_from_parts(const Launch &launch, const at::Tensor &input, const std::vector<at::Tensor> &outputs, const Parts &parts)
+{
+    at::Tensor source = input;
+    for (size_t r = 0; r < outputs.size(); r++) {
+        if (r != static_cast<size_t>(launch.rank()) || parts[r].data != input.const_data_ptr())
+            source = apart_from(source, outputs[r]);
+    }
+    return source;
 }
 
 void issue_allreduce(Launch &launch, const Place &place, const at::Tensor &tensor, quoit_op_t op)
@@ -198,7 +216,7 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::gather(TensorLists &outputs, Tenso
         QUOIT_CHECK_VALUE(outputs.empty() || outputs[0].empty(), launch.name(), ": rank ", rank_, " is not the root (", root,
                           "), so it must not give output tensors");
     }
-    const void *send = launch.input(input);
+    const void *send = launch.input(root == rank_ ? apart_from_parts(launch, input, outputs[0], parts) : input);
     launch.issue([&](auto comm, auto call, auto request) {
         return quoit_gatherv(comm, send, input.numel() * element.scale, root == rank_ ? parts.data() : nullptr, element.dtype, root,
                              call, request);
@@ -239,7 +257,7 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::scatter(Tensors &outputs, TensorLi
     Parts parts;
     if (root == rank_) {
         check_list(launch.name(), "lists of inputs", inputs.size(), 1);
-        parts = input_parts(launch, inputs[0], output.scalar_type(), element.scale);
+        parts = input_parts(launch, inputs[0], output.scalar_type(), element.scale, output);
         check_count({launch.name(), "input", rank_}, inputs[0][rank_], output.numel());
     } else {
         QUOIT_CHECK_VALUE(inputs.empty() || inputs[0].empty(), launch.name(), ": rank ", rank_, " is not the root (", root,
@@ -306,12 +324,8 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::reduce_scatter(Tensors &outputs, T
     check_tensor(place, output);
     const quoit_op_t op = launch.reduction(opts.reduceOp);
     const quoit_dtype_t dtype = element_to_reduce(place, output);
-    check_list(launch.name(), "input tensors", inputs[0].size(), size_);
-    std::vector<at::Tensor> separate;
-    for (int r = 0; r < size_; r++)
-        separate.push_back(inputs[0][r].defined() && r != rank_ ? apart_from(inputs[0][r], output) : inputs[0][r]);
-    const Parts parts = input_parts(launch, separate, output.scalar_type(), 1);
-    check_count({launch.name(), "input", rank_}, separate[rank_], output.numel());
+    const Parts parts = input_parts(launch, inputs[0], output.scalar_type(), 1, output);
+    check_count({launch.name(), "input", rank_}, inputs[0][rank_], output.numel());
     void *recv = launch.output(place, output);
     launch.issue([&](auto comm, auto call, auto request) {
         return quoit_reduce_scatterv(comm, parts.data(), recv, dtype, op, call, request);
@@ -351,12 +365,7 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allgather(TensorLists &outputs, Te
     const Element element = element_to_move({launch.name(), "input"}, input);
     const Parts parts = output_parts(launch, outputs[0], input.scalar_type(), element.scale);
     check_count({launch.name(), "output", rank_}, outputs[0][rank_], input.numel());
-    at::Tensor source = input;
-    for (int r = 0; r < size_; r++) {
-        if (r != rank_ || parts[r].data != input.const_data_ptr())
-            source = apart_from(source, outputs[0][r]);
-    }
-    const void *send = launch.input(source);
+    const void *send = launch.input(apart_from_parts(launch, input, outputs[0], parts));
     launch.issue([&](auto comm, auto call, auto request) {
         return quoit_allgatherv(comm, send, parts.data(), element.dtype, call, request);
     });
@@ -388,7 +397,7 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allgather_coalesced(TensorLists &o
             column.push_back(outputs[r][i]);
         const Parts parts = output_parts(launch, column, inputs[i].scalar_type(), element.scale);
         check_count({launch.name(), "output", rank_}, column[rank_], inputs[i].numel());
-        const void *send = launch.input(inputs[i]);
+        const void *send = launch.input(apart_from_parts(launch, inputs[i], column, parts));
         launch.issue([&](auto comm, auto call, auto request) {
             return quoit_allgatherv(comm, send, parts.data(), element.dtype, call, request);
         });
