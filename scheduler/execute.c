@@ -6,6 +6,7 @@
  */
 #include "scheduler/execute.h"
 
+#include "base/copy.h"
 #include "scheduler/comm.h"
 #include "scheduler/execute_device.h"
 #include "scheduler/inquire.h"
@@ -193,7 +194,7 @@ static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step
     else if (step->destination.space == SPACE_SLOT)
         publish_copy(&comm->engine->publish, to, from, count * execution->binding.width);
     else
-        reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
+        copy_bytes(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
     comm->copied += count * execution->binding.width;
     return QUOIT_OK;
 }
