@@ -13,10 +13,10 @@
 #define QUOIT_SCHEDULER_ENGINE_H
 
 #include "base/list.h"
+#include "base/publish.h"
 #include "base/status.h"
 #include "base/table.h"
 #include "quoit/quoit_transport.h"
-#include "scheduler/publish.h"
 #include "transport/registry.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engine: making and ending one, its peers, and what its transports report. Driving is in engine.c. */
 #include "base/clock.h"
-#include "base/cpu.h"
+#include "base/copy.h"
 #include "base/limits.h"
 #include "base/hmac.h"
 #include "base/log.h"
@@ -132,8 +132,6 @@ static quoit_status_t open_transports(engine_t *engine)
 /* Its own, those of its transports, and some for addresses to listen at. When they are not there, that is told, and not that this or that
  * transport cannot be used. */
 enum { DESCRIPTORS_AT_ONCE = 24 };
-/* The last cache holds inputs, outputs and slots of all ranks of the host: past this part of it a result is better stored past it. */
-enum { STREAM_SHARE = 8 };
 
 /* One that holds nothing yet but its lock; NULL with a text. */
 static engine_t *engine_new(void)
@@ -148,7 +146,7 @@ static engine_t *engine_new(void)
     engine->doorbell = engine->epoll = -1;
     engine->fork_generation = engine_fork_generation();
     engine->spin_time = (uint64_t)setting_int(SETTING_SPIN_TIME) * 1000;
-    engine->stream_bytes = cpu_cache_size() / STREAM_SHARE;
+    engine->stream_bytes = copy_pays_past();
     engine->publish.way = (publish_way_t)setting_int(SETTING_PUBLISH);
     list_init(&engine->active);
     list_init(&engine->orphans);

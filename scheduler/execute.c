@@ -6,6 +6,7 @@
  */
 #include "scheduler/execute.h"
 
+#include "base/copy.h"
 #include "scheduler/comm.h"
 #include "scheduler/execute_device.h"
 #include "scheduler/inquire.h"
@@ -193,7 +194,7 @@ static quoit_status_t copy(quoit_comm_t *comm, chunk_run_t *run, const plan_step
     else if (step->destination.space == SPACE_SLOT)
         publish_copy(&comm->engine->publish, to, from, count * execution->binding.width);
     else
-        reduce_copy(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
+        copy_bytes(to, from, count * execution->binding.width, step->flags & STEP_STREAM && execution->streams);
     comm->copied += count * execution->binding.width;
     return QUOIT_OK;
 }
@@ -360,6 +361,15 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
     return QUOIT_OK;
 }
 
+/*
+ * Is it told now that a chunk's slots were read? Nobody waits for it before the slots have gone round: so once a quarter of them, and at the end. A member
+ * that waits to write the slot of ticket t has signalled all before t, so the others come to t - 1 and have told of t - slots at least.
+ */
+static inline bool tells_consumed(const execution_t *execution, size_t chunk)
+{
+    return (ticket_of(execution, chunk) & execution->quiet) == 0 || chunk + 1 == execution->binding.chunks;
+}
+
 static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run)
 {
     execution_t *execution = &comm->execution;
@@ -371,7 +381,7 @@ static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_
     case VERB_AWAIT: return await(comm, run, step);
     case VERB_CONSUMED:
         if (execution->plan->small && execution->binding.chunks == 1) window_read_small(comm->window, ticket); /* nobody waits for it now */
-        else window_signal(comm->window, &comm->window->section->line.consumed, ticket);
+        else if (tells_consumed(execution, run->chunk)) window_signal(comm->window, &comm->window->section->line.consumed, ticket);
         return QUOIT_OK;
     case VERB_COPY: return copy(comm, run, step);
     case VERB_REDUCE:
@@ -547,6 +557,9 @@ static size_t stride_for(size_t bytes)
     return stride;
 }
 
+/* The largest power of two that is at most a quarter of the slots, less one. */
+static uint64_t quiet_of(size_t slots) { return slots < 8 ? 0 : (UINT64_C(1) << (61 - __builtin_clzll(slots))) - 1; }
+
 quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
 {
     execution_t *execution = &comm->execution;
@@ -565,12 +578,14 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
         .plan = execution->plan, .send = operation->send, .recv = operation->recv, .width = operation->width, .ranks = comm->size};
     plan_bind(&execution->binding, &comm->job->tuning);
     execution->slot_stride = stride_for(plan_slot_bytes(&execution->binding));
-    execution->slots = WINDOW_RING / execution->slot_stride;
+    execution->slots = (comm->window && comm->window->members > 2 ? WINDOW_RING_OF_MANY : WINDOW_RING) / execution->slot_stride;
     if (execution->slots < (size_t)execution->plan->depth) execution->slots = (size_t)execution->plan->depth;
+    execution->quiet = execution->plan->small ? 0 : quiet_of(execution->slots);
     execution->tiny = execution->plan->small && execution->plan->places == 1 && execution->binding.chunks == 1 && !plan_is_wired(execution->plan) &&
                       operation->description.count * operation->width <= WINDOW_TINY;
     execution->next = execution->oldest = 0;
-    execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes;
+    /* What is only moved is, up to twice that size, still in the cache for whoever moves it on (measured: docs/performance.md). */
+    execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes * (operation->reduces ? 1 : 2);
     execution->shares = execution->reads_inputs = false;
     status = make_room(comm);
     if (status != QUOIT_OK) return status;

@@ -37,6 +37,7 @@ typedef struct execution {
     size_t slot_stride;     /* bytes from one slot to the next */
     bool tiny;              /* its slots are in the line that is polled */
     size_t slots;           /* large ones that a rank rotates through, at least the plan's depth */
+    uint64_t quiet;         /* of this many slots, read one after the other, it is not told at once: a power of two less one */
     bool shares;            /* the own input is read where it lies: nothing of it is published */
     bool reads_inputs;      /* inputs of others were, too: they may be withdrawn */
     bool streams;           /* the result does not fit the cache: STEP_STREAM pays */

@@ -12,8 +12,8 @@ enum {
     PLAN_SLOT_CAP = 8 << 20,          /* ... unless a slot (or scratch) would grow beyond this many bytes */
     PLAN_RING_PART = 1024,            /* bytes: a ring whose messages would be smaller loses against doubling */
     PLAN_SMALL_SHARED = 4096,         /* bytes: on one host the small slots are for up to this; the larger ring of slots is faster above (WINDOW_RING) */
-    PLAN_BROADCAST_PIECE = 16 << 10,  /* bytes, and pieces: how a broadcast inside a host is cut */
-    PLAN_BROADCAST_PIECES = 4,
+    PLAN_BROADCAST_PIECE = 8 << 10,   /* bytes, and pieces: how a broadcast inside a host is cut */
+    PLAN_BROADCAST_PIECES = 8,
     PLAN_FLAT_EXCESS = 64 << 10       /* bytes that are read from a mate's slot in the time that an exchange of flags takes */
 };
 

@@ -39,7 +39,7 @@ typedef struct window_line {
  * Bytes that the large slots rotate through, for all members alike. Some twice what a core's own cache holds (about 1 MiB today):
  * a slot that is written again has then left the caches of those who read it, and writing it is up to five times as fast.
  */
-enum { WINDOW_RING = 2 << 20 };
+enum { WINDOW_RING = 2 << 20, WINDOW_RING_OF_MANY = WINDOW_RING / 2 /* among more than two: their caches see the slots of all */ };
 
 typedef struct window_section {
     window_line_t line;

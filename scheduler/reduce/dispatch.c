@@ -180,15 +180,3 @@ void reduce_divide(quoit_dtype_t dtype, void *destination, const void *source, s
                           .finish = {.divisor = divisor}};
     reduce_run(&call);
 }
-
-void reduce_copy(void *destination, const void *source, size_t bytes, bool stream)
-{
-    if (destination == source || bytes == 0) return;
-    const kernel_table_t *table = choice();
-    if (!stream || table == &kernel_scalar) {
-        memcpy(destination, source, bytes);
-        return;
-    }
-    reduce_call_t call = {.dtype = QUOIT_U8, .sources = 1, .source = &source, .count = bytes, .destination = destination, .stream = true};
-    run_kernel(table, QUOIT_BOR, &call, NULL);
-}

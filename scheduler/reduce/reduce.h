@@ -49,9 +49,6 @@ void reduce_scale(quoit_dtype_t dtype, void *destination, const void *source, si
 /** avg's second half alone: destination[i] = source[i] / divisor, rounded to dtype. May be in place. */
 void reduce_divide(quoit_dtype_t dtype, void *destination, const void *source, size_t count, int64_t divisor);
 
-/** memcpy with the same choice of stores as above; regions must not overlap, unless equal (then nothing happens). All stores are before whatever is stored next. */
-void reduce_copy(void *destination, const void *source, size_t bytes, bool stream);
-
 /** Instruction set in use: "scalar", "avx2", "avx512", "neon". Setting ISA may lower it; one this CPU lacks falls back with a warning. */
 const char *reduce_isa(void);
 

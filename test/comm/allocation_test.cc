@@ -286,7 +286,7 @@ int role_peak(ProcessRank &self)
 TEST(Resident, LargeAllreduceTakesLittleBesideItsBuffers)
 {
     std::string bytes = std::to_string(long_run() ? size_t(1) << 30 : size_t(64) << 20);
-    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1}}) {
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 0, 0}, Hosts{0, 0, 1}}) {
         SCOPED_TRACE(name_of(host_of) + " ranks, " + bytes + " bytes");
         Processes ranks("peak", host_of, {bytes});
         for (int rank = 0; rank < ranks.size(); rank++) {

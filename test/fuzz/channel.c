@@ -137,6 +137,12 @@ static const void *loans_borrow(void *context, uint64_t place, size_t length)
     return NULL;
 }
 
+static void loans_take(void *to, const void *from, size_t length, uint64_t whole)
+{
+    fuzz_check(length <= whole);
+    memcpy(to, from, length);
+}
+
 static void loans_give_back(void *context, uint64_t place)
 {
     world_t *world = context;
@@ -144,7 +150,7 @@ static void loans_give_back(void *context, uint64_t place)
     world->given_back++;
 }
 
-static const lend_ops_t lend_ops = {PIECE, loans_lend, loans_borrow, loans_give_back};
+static const lend_ops_t lend_ops = {PIECE, loans_lend, loans_borrow, loans_take, loans_give_back};
 
 /* ------------------------------------------------------------------ steps */
 

@@ -290,23 +290,4 @@ TEST(Reduce, ZerosOfComplexSumsHaveNoMinus)
     }
 }
 
-TEST(Reduce, CopyCopiesAllAndNothingElse)
-{
-    std::mt19937_64 random(seed + 2000);
-    for (size_t bytes : {(size_t)0, (size_t)1, (size_t)63, (size_t)4096, (size_t)(256 * 1024 - 1), (size_t)(256 * 1024), (size_t)300001}) {
-        for (bool stream : {false, true}) {
-            for (int i = 0; i < 6; i++) {
-                Bytes input = reference::data(QUOIT_U8, bytes, random);
-                Buffer to(bytes, i == 0 ? 0 : random() % 64), from(bytes, random() % 64);
-                if (bytes) std::memcpy(from.data(), input.data(), bytes);
-                reduce_copy(to.data(), from.data(), bytes, stream);
-                reduce_copy(from.data(), from.data(), bytes, stream);
-                for (Buffer *buffer : {&to, &from})
-                    ASSERT_TRUE((bytes == 0 || std::memcmp(buffer->data(), input.data(), bytes) == 0) && buffer->guards_hold())
-                        << bytes << " bytes, stream " << stream << ", seed " << seed;
-            }
-        }
-    }
-}
-
 } // namespace

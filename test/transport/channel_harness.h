@@ -125,6 +125,11 @@ inline const void *pool_borrow(void *context, uint64_t place, size_t length)
     return nullptr;
 }
 
+inline void pool_take(void *to, const void *from, size_t length, uint64_t whole)
+{
+    if (length <= whole) memcpy(to, from, length); /* else what comes is not what was sent */
+}
+
 inline void pool_give_back(void *context, uint64_t place)
 {
     auto *other = const_cast<Pool *>(static_cast<Pool *>(context)->other);
@@ -132,7 +137,7 @@ inline void pool_give_back(void *context, uint64_t place)
     other->slots[place].out = false;
 }
 
-inline const lend_ops_t test_lend_ops = {Pool::piece, pool_lend, pool_borrow, pool_give_back};
+inline const lend_ops_t test_lend_ops = {Pool::piece, pool_lend, pool_borrow, pool_take, pool_give_back};
 
 using test_bytes::pattern;
 

@@ -68,6 +68,7 @@ typedef struct lend_ops {
     loan_t (*lend)(void *context, const void *data, size_t length, bool unasked, uint64_t *place);
     /** What the peer lent; NULL (with text) for what it cannot have lent. */
     const void *(*borrow)(void *context, uint64_t place, size_t length);
+    void (*take)(void *to, const void *from, size_t length, uint64_t whole); /* copy it to its place; `whole`: bytes of the message */
     void (*give_back)(void *context, uint64_t place); /* only what borrow has let through */
 } lend_ops_t;
 

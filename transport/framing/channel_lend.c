@@ -6,7 +6,6 @@
  */
 #include "transport/framing/channel_internal.h"
 
-#include <string.h>
 
 /* ---------------------------------------------------------------- lender */
 
@@ -73,9 +72,10 @@ static const void *borrow(channel_t *channel, uint64_t place, uint64_t length)
     return NULL;
 }
 
-static void copy(channel_t *channel, void *to, const void *from, uint64_t place, uint64_t length)
+/* `whole`: bytes of the message, of which this is a piece. */
+static void copy(channel_t *channel, void *to, const void *from, uint64_t place, uint64_t length, uint64_t whole)
 {
-    memcpy(to, from, (size_t)length);
+    channel->config.lend->take(to, from, (size_t)length, whole);
     channel->config.lend->give_back(channel->config.lend_context, place);
     channel->borrowed += length;
     channel->received += length;
@@ -92,7 +92,7 @@ quoit_status_t channel_lent_arrived(channel_t *channel, const frame_t *frame)
         channel->config.lend->give_back(channel->config.lend_context, frame->key.id);
         return QUOIT_OK;
     }
-    copy(channel, recv->buffer + frame->offset, from, frame->key.id, frame->length);
+    copy(channel, recv->buffer + frame->offset, from, frame->key.id, frame->length, frame->total);
     recv->received += frame->length;
     channel_recv_check(channel, recv);
     return QUOIT_OK;
@@ -109,7 +109,7 @@ quoit_status_t channel_loan_take(channel_t *channel, recv_node_t *recv, const fr
 {
     const void *from = borrow(channel, ask->offset, ask->length);
     if (!from) return QUOIT_ERR_PROTOCOL;
-    copy(channel, recv->buffer, from, ask->offset, ask->length);
+    copy(channel, recv->buffer, from, ask->offset, ask->length, ask->total);
     recv->claimed += ask->length;
     recv->received += ask->length;
     return QUOIT_OK;
@@ -131,7 +131,7 @@ bool channel_loan_keep(channel_t *channel, block_t *block)
         if (copied) channel_block_give(channel, copied);
         return false;
     }
-    copy(channel, copied->payload, from, ask.offset, ask.length);
+    copy(channel, copied->payload, from, ask.offset, ask.length, ask.total);
     copied->frame = (frame_t){.type = FRAME_EAGER, .what = ask.what, .key = ask.key, .total = ask.total, .length = ask.length};
     copied->complete = true;
     channel->held += channel_cost(ask.length); /* as if it had come so; credit is of no more use to anybody */

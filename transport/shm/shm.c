@@ -115,6 +115,7 @@ static void transport_init(shm_transport_t *transport, const quoit_transport_env
     transport->mailbox_capacity = power_of_two((size_t)sizes->mailbox);
     transport->narrow_room = ring_bytes(transport->mailbox_capacity) < SHM_LARGE ? transport->mailbox_capacity : SHM_NARROW_PAGES * (size_t)sysconf(_SC_PAGESIZE) - ring_bytes(0);
     transport->loans.wanted = (size_t)sizes->lent;
+    transport->loans.publish.way = (publish_way_t)setting_int(SETTING_PUBLISH);
     transport->limits = (shm_limits_t){.eager = (uint32_t)sizes->eager, .pool = (uint32_t)sizes->pool, .segment = (uint32_t)sizes->segment};
     transport->connect_timeout_ms = (int)(sizes->connect_timeout / 1000);
     transport->epoll = transport->timer = transport->listener = transport->pidfd = transport->bell = -1;

@@ -7,6 +7,7 @@
 #include "transport/shm/shm.h"
 
 #include "base/clock.h"
+#include "base/copy.h"
 #include "base/log.h"
 #include "transport/shm/shm_wait.h"
 
@@ -36,9 +37,12 @@ static const void *borrow(void *context, uint64_t place, size_t length)
     return shm_loans_borrow(endpoint->peer, endpoint->peer_size, place, length);
 }
 
+/* What no cache holds until it is read goes past them. */
+static void take(void *to, const void *from, size_t length, uint64_t whole) { copy_bytes(to, from, length, whole >= copy_pays_past()); }
+
 static void give_back(void *context, uint64_t place) { shm_loans_give_back(((shm_endpoint_t *)context)->peer, place); }
 
-static const lend_ops_t lend_ops = {.piece = SHM_LOAN_SIZE, .lend = lend, .borrow = borrow, .give_back = give_back};
+static const lend_ops_t lend_ops = {.piece = SHM_LOAN_SIZE, .lend = lend, .borrow = borrow, .take = take, .give_back = give_back};
 
 /* All that could be written waits for a loan to come back, and none has. */
 static bool starves(const shm_endpoint_t *endpoint)

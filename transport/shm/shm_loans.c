@@ -110,7 +110,7 @@ loan_t shm_loans_lend(shm_loans_t *loans, shm_arena_t *arena, shm_debt_t *debt, 
     } else {
         debt->granted++;
     }
-    memcpy(memory->bytes, data, length);
+    publish_copy(&loans->publish, memory->bytes, data, length);
     __atomic_store_n(&memory->state, 1, __ATOMIC_RELEASE);
     *place = loans->offset + index * sizeof *memory + BYTES_AT;
     return LOAN_MADE;

@@ -12,6 +12,7 @@
 #ifndef QUOIT_SHM_LOANS_H
 #define QUOIT_SHM_LOANS_H
 
+#include "base/publish.h"
 #include "transport/framing/channel.h"
 #include "transport/shm/shm_arena.h"
 
@@ -24,6 +25,7 @@ typedef struct shm_loans {
     shm_loan_t *loan; /* [count] owned; NULL: the pool has not been made */
     unsigned count, next;
     unsigned unasked;      /* out without a grant */
+    publish_t publish;     /* how they are written */
     unsigned char *memory; /* in the arena */
     uint64_t offset;       /* of it there */
 } shm_loans_t;
