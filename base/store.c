@@ -19,8 +19,8 @@ const char *store_description(const quoit_store_t *store) { return store->descri
 /* A callback that failed may have set a text (one that is built on Quoit) or not: say at least what failed. */
 static quoit_status_t callback_failed(quoit_store_t *store, quoit_status_t status, const char *verb, const char *key, const char *before)
 {
-    if (strcmp(before, error_text()) != 0) return error_prefix(status, "store %s: %s of key \"%s\"", store->description, verb, key);
-    return error_set(status, "store %s: %s of key \"%s\": %s", store->description, verb, key, quoit_status_text(status));
+    if (strcmp(before, error_text()) != 0) return error_prefix(status, "%s: %s of key \"%s\"", store->description, verb, key);
+    return error_set(status, "%s: %s of key \"%s\": %s", store->description, verb, key, quoit_status_text(status));
 }
 
 static quoit_status_t callback_set(quoit_store_t *store, const char *key, const void *value, size_t length)
@@ -41,10 +41,10 @@ static quoit_status_t callback_get(quoit_store_t *store, const char *key, int ti
     strcpy(before, error_text());
     quoit_status_t status = self->callbacks.get(self->callbacks.context, key, timeout_ms, &data, &size);
     if (status == QUOIT_ERR_TIMEOUT && !strcmp(before, error_text()))
-        return error_set(status, "store %s: key \"%s\" did not appear within %d ms", store->description, key, timeout_ms);
+        return error_set(status, "%s: key \"%s\" did not appear within %d ms", store->description, key, timeout_ms);
     if (status != QUOIT_OK) return callback_failed(store, status, "get", key, before);
     if (!data && size == 0) data = malloc(1);
-    if (!data) return error_set(QUOIT_ERR_INTERNAL, "store %s: get of key \"%s\" gave no value", store->description, key);
+    if (!data) return error_set(QUOIT_ERR_INTERNAL, "%s: get of key \"%s\" gave no value", store->description, key);
     *value = data;
     *length = size;
     return QUOIT_OK;
@@ -67,7 +67,7 @@ quoit_status_t quoit_store_from_callbacks(const quoit_store_callbacks_t *callbac
                          callbacks->struct_size, sizeof *callbacks);
     if (!callbacks->set || !callbacks->get) return error_set(QUOIT_ERR_INVALID, "quoit_store_from_callbacks: set or get is NULL");
     callback_store_t *self = calloc(1, sizeof *self);
-    char *description = strdup(callbacks->description ? callbacks->description : "of the framework");
+    char *description = strdup(callbacks->description ? callbacks->description : "the store of the framework");
     if (!self || !description) {
         free(self);
         free(description);

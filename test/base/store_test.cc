@@ -90,7 +90,7 @@ TEST_F(CallbackStore, PassesOn)
     EXPECT_EQ(framework.timeout, 30 * 60 * 1000);
     free(value);
     EXPECT_EQ(quoit_store_get(store, "absent", 5, &value, &length), QUOIT_ERR_TIMEOUT);
-    EXPECT_EQ(error(), "store TCPStore 10.0.0.1:29500: key \"absent\" did not appear within 5 ms");
+    EXPECT_EQ(error(), "TCPStore 10.0.0.1:29500: key \"absent\" did not appear within 5 ms");
 }
 
 TEST_F(CallbackStore, FailuresHaveATextAnyway)
@@ -99,10 +99,10 @@ TEST_F(CallbackStore, FailuresHaveATextAnyway)
     size_t length = 99;
     framework.failure = QUOIT_ERR_NETWORK;
     EXPECT_EQ(quoit_store_set(store, "k", "abc", 3), QUOIT_ERR_NETWORK);
-    EXPECT_EQ(error(), "store TCPStore 10.0.0.1:29500: set of key \"k\": network failure");
+    EXPECT_EQ(error(), "TCPStore 10.0.0.1:29500: set of key \"k\": network failure");
     framework.explains = true;
     EXPECT_EQ(quoit_store_get(store, "k", 5, &value, &length), QUOIT_ERR_NETWORK);
-    EXPECT_EQ(error(), "store TCPStore 10.0.0.1:29500: get of key \"k\": the disk is on fire");
+    EXPECT_EQ(error(), "TCPStore 10.0.0.1:29500: get of key \"k\": the disk is on fire");
     framework.failure = QUOIT_OK;
     framework.gives_nothing = true;
     EXPECT_EQ(quoit_store_get(store, "k", 5, &value, &length), QUOIT_ERR_INTERNAL);

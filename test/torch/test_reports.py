@@ -192,6 +192,22 @@ def test_one_too_many():
     assert "holds a roster of an earlier attempt only, in which rank 1 is another process (" in text and f"pid {pid})" in text, text
 
 
+def worker_store_dies(rank, size):
+    """The process that serves the store ends while others wait in it (Gloo: "Connection reset by peer")."""
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), None, rank == 0, seconds(20), wait_for_workers=False)
+    store.add("here", 1)
+    meet("connected", rank, size)
+    if rank == 0:
+        os._exit(0)
+    return message_of(lambda: dist.init_process_group(BACKEND, store=store, rank=rank, world_size=size, timeout=seconds(20)), dist.DistError)
+
+
+def test_store_dies():
+    _, one = start(2, worker_store_dies, backend=None)
+    assert one.status == 0, one
+    assert "the store of the PyTorch process group: " in one.result and "rank 0 or the launcher, may have ended" in one.result, one.result
+
+
 def worker_other_size_before(rank, size):
     """What a world of another size has left in the store is no word of this one, also while the rank that left it has not come yet."""
     store = dist.FileStore(str(directory() / "store"), -1)  # which nobody deletes, as after a crash

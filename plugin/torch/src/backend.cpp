@@ -195,7 +195,7 @@ void ProcessGroupQuoit::meet()
         adapter.rethrow_interrupt();
         std::string text = quoit_last_error();
         if (!adapter.error().empty())
-            text += " (the store said: " + adapter.error() + ")";
+            text += " (the store said: " + adapter.error() + "; the process that serves it, rank 0 or the launcher, may have ended)";
         throw_error(status, "creating group " + id_, text, Stage::kSetUp);
     }
     comm_ = c10::make_intrusive<Communicator>(raw);
