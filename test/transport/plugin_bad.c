@@ -37,7 +37,7 @@ static void fill(void)
     void (**end)(void) = (void (**)(void))(void *)(&table + 1);
     for (; call < end; call++) *call = nothing;
     table.abi = QUOIT_TRANSPORT_ABI + FAULT_abi;
-    table.struct_size = (uint32_t)sizeof table - FAULT_size * 8;
+    table.struct_size = (uint32_t)offsetof(quoit_transport_ops_t, device_reach) - FAULT_size * 8; /* as plug-ins older than device_reach have it */
     table.name = NAME;
     table.flags = FLAGS;
 #ifdef FAULT_call
