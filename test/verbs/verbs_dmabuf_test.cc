@@ -208,7 +208,7 @@ TEST_F(DeviceMemory, EachRegistrationMayFail)
     int refused = 0;
     for (const char *call : {"reg_dmabuf_mr", "dereg_mr", "export"})
         for (unsigned n : {1u, 2u, 3u, 4u, 5u, 6u})
-            for (int error : {EIO, ENOMEM, EOPNOTSUPP}) {
+            for (int error : {EIO, ENOMEM}) {
                 fake().calm();
                 Pair pair(3000);
                 ASSERT_EQ(pair.failure, "");
@@ -225,7 +225,7 @@ TEST_F(DeviceMemory, EachRegistrationMayFail)
                     ASSERT_TRUE(receiver.received() == pattern(290000, (unsigned)id)) << "call " << n << " of " << call << " failed";
                 }
             }
-    EXPECT_GE(refused, 6 * 3) << "nothing failed";
+    EXPECT_GE(refused, 6 * 2) << "nothing failed";
 }
 
 TEST_F(DeviceMemory, AFailureHasAText)
