@@ -81,7 +81,7 @@ static void describe_text(quoit_comm_t *comm, text_t *text)
     }
     text_append(text, "%llu collectives done\n", (unsigned long long)comm->finished);
     if (comm->device_direct || comm->device_staged)
-        text_append(text, "messages of device buffers: %llu bytes moved by transports themselves, %llu copied through host memory\n",
+        text_append(text, "device buffers: %llu bytes moved by transports themselves, %llu copied through host memory\n",
                     (unsigned long long)comm->device_direct, (unsigned long long)comm->device_staged);
     uint64_t shared;
     memory_count(comm->engine, &shared);

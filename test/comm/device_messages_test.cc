@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends and recvs of device buffers, with the lagging device. Over tcp and shm they are staged; over verbs (QUOIT_TRANSPORT names it: the fake
+// Sends, recvs and broadcasts of device buffers, with the lagging device. Over tcp and shm they are staged; over verbs (QUOIT_TRANSPORT names it: the fake
 // libibverbs) the larger ones between hosts go directly, which the communicator's counters tell.
 #include "outcome.h"
 
@@ -43,6 +43,17 @@ unsigned long fake_count(const char *name)
 #endif
     (void)name;
     return 0;
+}
+
+// No more bytes of the host can be registered; 0: any number.
+void lock_limit(unsigned long bytes)
+{
+#ifdef FAKE_VERBS
+    void *handle = over_verbs() ? dlopen(FAKE_VERBS, RTLD_NOW) : nullptr;
+    auto limit = handle ? reinterpret_cast<decltype(&fake_verbs_lock_limit)>(dlsym(handle, "fake_verbs_lock_limit")) : nullptr;
+    if (limit) limit(bytes);
+#endif
+    (void)bytes;
 }
 
 class Messages : public testing::Test {
@@ -320,6 +331,104 @@ TEST_F(Messages, AreRegisteredOnce)
     EXPECT_EQ(lagging_device_counters().settled, 9u) << "one for each message that came directly";
 }
 
+// The other side's memory cannot be registered: what has begun directly goes on through the host.
+TEST_F(Messages, GoOnThroughTheHostWhereTheOtherSideCannot)
+{
+    testing::internal::CaptureStderr();
+    bool ran = run_ranks({.host_of = {0, 1}}, [&](Rank &self) {
+        self.meet();
+        lock_limit(1); // after what the connection needs
+        self.meet();
+        Stream stream;
+        quoit_call_t call = stream.call(device);
+        const size_t bytes = 600000;
+        Memory buffer(bytes);
+        std::string host = pattern(bytes, 1), got(bytes, '-');
+        if (self.rank == 0) send(self.comm, device, stream, buffer.at(0), pattern(bytes, 2), 1, 1);
+        else ASSERT_EQ(quoit_recv(self.comm, &got[0], bytes, QUOIT_U8, 0, 1, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+        if (self.rank == 1) {
+            EXPECT_TRUE(got == pattern(bytes, 2));
+            ASSERT_EQ(quoit_send(self.comm, host.data(), bytes, QUOIT_U8, 0, 2, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+        } else {
+            EXPECT_TRUE(receive(self.comm, device, stream, buffer.at(0), bytes, 1, 2) == host);
+        }
+        for (int root = 0; root < 2; root++) { // rank 0's buffer is on the device
+            std::string content = pattern(bytes, 10u + static_cast<unsigned>(root)), out = content;
+            if (self.rank != root) out.assign(bytes, '-');
+            ASSERT_EQ(lagging_device_upload(buffer.pointer, out.data(), bytes), QUOIT_OK);
+            void *data = self.rank == 0 ? buffer.pointer : &out[0];
+            ASSERT_EQ(quoit_broadcast(self.comm, data, bytes, QUOIT_U8, root, self.rank == 0 ? &call : nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+            if (self.rank == 0) {
+                ASSERT_EQ(lagging_device_download(&out[0], buffer.pointer, bytes), QUOIT_OK);
+            }
+            EXPECT_TRUE(out == content) << "root " << root;
+        }
+        if (self.rank == 0) {
+            EXPECT_EQ(counted(self.comm, "device_direct"), 0u);
+            EXPECT_EQ(counted(self.comm, "device_staged"), 4 * bytes);
+        }
+        self.meet();
+    });
+    lock_limit(0);
+    testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(ran);
+}
+
+// A broadcast is passed on directly by ranks that share no memory with others, but for a last chunk that is small.
+TEST_F(Messages, BroadcastsToo)
+{
+    const size_t chunk = 512 << 10; // the default of QUOIT_NET_CHUNK_SIZE
+    for (const Hosts &host_of : {Hosts{0, 1}, Hosts{0, 1, 2}, Hosts{0, 0, 1}})
+        ASSERT_TRUE(run_ranks({.host_of = host_of}, [&](Rank &self) {
+            SCOPED_TRACE(name_of(host_of));
+            Stream stream;
+            quoit_call_t call = stream.call(device);
+            const bool alone = host_of != Hosts{0, 0, 1} || self.rank == 2;
+            unsigned long long direct = 0, staged = 0;
+            unsigned round = 0;
+            for (size_t bytes : {size_t(1), size_t(5000), size_t(10000), size_t(100000), 5 * chunk + 100})
+                for (int root = 0; root < self.size; root++)
+                    for (int hosts = 0; hosts < 2; hosts++) { // one rank's buffer is the host's
+                        round++;
+                        const bool on_device = !(hosts && self.rank == static_cast<int>(round) % self.size);
+                        const std::string content = pattern(bytes, round);
+                        std::string host = self.rank == root ? content : std::string(bytes, '-');
+                        Memory buffer(bytes + 1), behind(bytes);
+                        Pinned input(bytes);
+                        memcpy(input.bytes(), host.data(), bytes);
+                        void *data = on_device ? buffer.at(1) : &host[0];
+                        if (on_device) {
+                            ASSERT_EQ(lagging_device.copy(data, input.pointer, bytes, HOST_TO_DEVICE, stream.pointer), QUOIT_OK);
+                        }
+                        quoit_request_t *request = nullptr;
+                        ASSERT_EQ(quoit_broadcast(self.comm, data, bytes, QUOIT_U8, root, on_device ? &call : nullptr, &request), QUOIT_OK) << quoit_last_error();
+                        if (on_device) { // read by the stream, with nobody waiting for the request
+                            ASSERT_EQ(lagging_device.copy(behind.pointer, data, bytes, DEVICE_TO_DEVICE, stream.pointer), QUOIT_OK);
+                            device_event_t *event = nullptr;
+                            ASSERT_EQ(lagging_device.event_create(&event), QUOIT_OK);
+                            ASSERT_EQ(lagging_device.event_record(event, stream.pointer), QUOIT_OK);
+                            EXPECT_EQ(lagging_device_wait(event), QUOIT_OK) << quoit_last_error();
+                            lagging_device.event_destroy(event);
+                        }
+                        EXPECT_EQ(wait_limited(request), QUOIT_OK) << quoit_request_error(request);
+                        quoit_request_free(request);
+                        if (on_device) {
+                            ASSERT_EQ(lagging_device_download(&host[0], behind.pointer, bytes), QUOIT_OK);
+                        }
+                        ASSERT_TRUE(host == content) << bytes << " bytes, root " << root << ", rank " << self.rank;
+                        const size_t tail = bytes > eager ? bytes % chunk > eager ? 0 : bytes % chunk : bytes;
+                        if (on_device) (goes_directly() && alone ? direct : staged) += bytes - tail;
+                        if (on_device) staged += tail;
+                    }
+            EXPECT_EQ(counted(self.comm, "device_staged"), staged);
+            if (self.size == 2) { // else some of them pass it on to several, or receive it as well
+                EXPECT_EQ(counted(self.comm, "device_direct"), direct);
+            }
+            EXPECT_GE(counted(self.comm, "device_direct"), direct);
+            self.meet();
+        }));
+}
+
 // A stream that stands still: its message times out, both ranks are told, nothing of it is left. The stream is free to go on later.
 TEST_F(Messages, OnAStreamThatStandsStill)
 {
@@ -389,6 +498,10 @@ int role_traffic(ProcessRank &self)
         Stream in, out;
         Memory send(most), recv(most);
         quoit_call_t to = out.call(device), from = in.call(device);
+        for (int round = 0; status == QUOIT_OK && self.argument(0)[0] == 'b'; round++) {
+            status = quoit_broadcast(self.comm, send.pointer, most, QUOIT_U8, round % 2, &to, nullptr);
+            if (round == 2) self.say("ready");
+        }
         for (int round = 0; status == QUOIT_OK; round++) {
             quoit_request_t *request = nullptr;
             status = quoit_recv(self.comm, recv.pointer, most, QUOIT_U8, 1 - self.rank, 1, &from, &request);
@@ -411,7 +524,7 @@ TEST(MessagesDeath, LeavesNothingRegistered)
 {
     for (int round = 0; round < 2; round++) {
         std::vector<std::string> environment = {"ASAN_OPTIONS=detect_leaks=0"};
-        Processes ranks("traffic", {0, 1}, {}, "", environment);
+        Processes ranks("traffic", {0, 1}, {round ? "broadcasts" : "messages"}, "", environment);
         for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 60);
         usleep(static_cast<useconds_t>(10000 + round * 17000));
         pid_t pid = ranks.pid(1 - round);
