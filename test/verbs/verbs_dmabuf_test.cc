@@ -207,14 +207,14 @@ TEST_F(DeviceMemory, EachRegistrationMayFail)
 {
     int refused = 0;
     for (const char *call : {"reg_dmabuf_mr", "dereg_mr", "export"})
-        for (unsigned n : {1u, 2u, 3u, 4u, 5u, 6u})
+        for (unsigned n : {1u, 2u, 5u})
             for (int error : {EIO, ENOMEM}) {
                 fake().calm();
                 Pair pair(3000);
                 ASSERT_EQ(pair.failure, "");
                 reach(pair);
                 if (strcmp(call, "export") != 0) fake().fail_call(call, n, error);
-                for (uint64_t id = 1; id <= 6; id++) {
+                for (uint64_t id = 1; id <= 5; id++) {
                     Buffer send(300000), recv(300000);
                     if (strcmp(call, "export") == 0 && n == id) lagging_device_fail_exports(1);
                     Half sender(pair, 0, send.at(0), pattern(290000, (unsigned)id)), receiver(pair, 1, recv.at(0), std::string(290000, '-'));
@@ -225,7 +225,7 @@ TEST_F(DeviceMemory, EachRegistrationMayFail)
                     ASSERT_TRUE(receiver.received() == pattern(290000, (unsigned)id)) << "call " << n << " of " << call << " failed";
                 }
             }
-    EXPECT_GE(refused, 6 * 2) << "nothing failed";
+    EXPECT_GE(refused, 3 * 2) << "nothing failed";
 }
 
 TEST_F(DeviceMemory, AFailureHasAText)
@@ -392,7 +392,7 @@ TEST_F(DeviceMemory, AnotherPlaceInThePage)
 /* In pieces over two devices, one of which is lost in the middle. */
 TEST_F(DeviceMemory, OverRails)
 {
-    for (unsigned after : {0u, 40u, 200u}) {
+    for (unsigned after : {0u, 40u}) {
         fake().calm();
         fake().devices(2);
         Pair pair;
@@ -422,7 +422,7 @@ TEST_F(DeviceMemory, CancelsInTheMiddle)
     std::mt19937 random(5);
     const size_t size = 2 << 20;
     const std::string mark(size, '\x77');
-    for (uint64_t round = 0; round < 6; round++) {
+    for (uint64_t round = 0; round < 4; round++) {
         Buffer send(size), recv(size), others_send(size), others_recv(size);
         Half sender(pair, 0, send.at(0), pattern(size, 1)), receiver(pair, 1, recv.at(0), std::string(size, '-'));
         receiver.post(true, {100 + round, 1});
