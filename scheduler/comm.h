@@ -43,6 +43,8 @@ struct quoit_comm {
     int plan_count, plan_next;
     operation_description_t last; /* newest operation that finished */
     uint64_t finished;      /* operations */
+    struct stage_lane *lane[DEVICE_MAX]; /* owned; for sends and recvs of device buffers; NULL until they are needed */
+    uint64_t device_direct, device_staged; /* bytes of device buffers that transports moved by themselves, and that were copied through the host */
     uint64_t copied, in_place; /* bytes that steps copied, and that they read in others' memory outside of slots */
     uint32_t trace_turn, trace_arrived; /* place is one of this trace; newest operation whose first wait was traced */
     uint16_t trace_place;

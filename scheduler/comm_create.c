@@ -9,6 +9,7 @@
 #include "scheduler/trace.h"
 #include "scheduler/inquire.h"
 #include "scheduler/shrink.h"
+#include "scheduler/stage.h"
 
 #include <poll.h>
 #include <stddef.h>
@@ -25,6 +26,7 @@ static void free_comm(quoit_comm_t *comm)
     shrink_destroy(comm->shrink);
     inquire_destroy(comm->inquiry);
     execute_destroy(comm);
+    stages_destroy(comm);
     journal_block_destroy(comm->engine->journal, comm->journal);
     topology_destroy(comm->topology);
     free(comm->job_rank);

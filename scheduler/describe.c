@@ -80,6 +80,9 @@ static void describe_text(quoit_comm_t *comm, text_t *text)
         }
     }
     text_append(text, "%llu collectives done\n", (unsigned long long)comm->finished);
+    if (comm->device_direct || comm->device_staged)
+        text_append(text, "device buffers: %llu bytes moved by transports themselves, %llu copied through host memory\n",
+                    (unsigned long long)comm->device_direct, (unsigned long long)comm->device_staged);
     uint64_t shared;
     memory_count(comm->engine, &shared);
     if (shared || comm->in_place)
@@ -100,8 +103,10 @@ static void describe_json(quoit_comm_t *comm, text_t *text)
     text_append_json(text, error);
     uint64_t shared;
     memory_count(comm->engine, &shared);
-    text_append(text, ", \"tls\": \"%s\", \"finished\": %llu, \"memory\": %llu, \"copied\": %llu, \"in_place\": %llu, \"ranks\": [", tls_mode(),
-                (unsigned long long)comm->finished, (unsigned long long)shared, (unsigned long long)comm->copied, (unsigned long long)comm->in_place);
+    text_append(text, ", \"tls\": \"%s\", \"finished\": %llu, \"memory\": %llu, \"copied\": %llu, \"in_place\": %llu, \"device_direct\": %llu, "
+                "\"device_staged\": %llu, \"ranks\": [", tls_mode(),
+                (unsigned long long)comm->finished, (unsigned long long)shared, (unsigned long long)comm->copied, (unsigned long long)comm->in_place,
+                (unsigned long long)comm->device_direct, (unsigned long long)comm->device_staged);
     for (int rank = 0; rank < comm->size; rank++) {
         const job_record_t *record = &comm->job->record[comm->job_rank[rank]];
         char edge[EDGE_TEXT];

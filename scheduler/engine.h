@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/table.h"
 #include "quoit/quoit_transport.h"
+#include "scheduler/device/device.h"
 #include "transport/registry.h"
 
 #include <pthread.h>
@@ -61,7 +62,11 @@ typedef struct engine_transport {
     uint8_t address[QUOIT_ADDRESS_CAPACITY];
     size_t address_length;
     bool optional; /* the setting lets this process do without it */
+    uint8_t reaches[DEVICE_MAX];    /* REACH_...: see reach.h */
+    bool told_unreached[DEVICE_MAX]; /* the log has a warning that some buffer is not */
 } engine_transport_t;
+
+enum { REACH_UNKNOWN, REACH_YES, REACH_NO };
 
 struct engine {
     quoit_process_id_t self;
@@ -125,6 +130,8 @@ struct engine {
     uint64_t spin_time;          /* ns */
     size_t stream_bytes;         /* results of at least this size are stored past the cache */
     publish_t publish;           /* how slots are written */
+    bool device_direct;          /* transports may reach devices' memory by themselves */
+    uint64_t freed_seen;         /* of the device table's history: told to transports */
 };
 
 /** The process's engine, made when first used; counted. */

@@ -147,6 +147,7 @@ static engine_t *engine_new(void)
     engine->fork_generation = engine_fork_generation();
     engine->spin_time = (uint64_t)setting_int(SETTING_SPIN_TIME) * 1000;
     engine->stream_bytes = copy_pays_past();
+    engine->device_direct = setting_int(SETTING_DEVICE_DIRECT) != 0;
     engine->publish.way = (publish_way_t)setting_int(SETTING_PUBLISH);
     list_init(&engine->active);
     list_init(&engine->orphans);

@@ -331,8 +331,11 @@ static quoit_status_t start_transfer(quoit_comm_t *comm, chunk_run_t *run, const
     const quoit_transport_ops_t *ops = endpoint->transport->ops;
     size_t bytes = operand->form == FORM_WHOLE ? count * execution->binding.width
                                                : plan_form_bytes(&execution->binding, (plan_form_t)operand->form, count);
-    status = receives ? ops->recv(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer)
-                      : ops->send(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer);
+    if (run->direct)
+        status = execute_device_transfer(comm, started, endpoint, message_key(comm, run->chunk), address, bytes);
+    else
+        status = receives ? ops->recv(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer)
+                          : ops->send(endpoint, message_key(comm, run->chunk), address, bytes, &started->transfer);
     if (status < 0) return status;
     run->transfers++;
     comm->engine->transfers++;
@@ -344,6 +347,10 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
     execution_t *execution = &comm->execution;
     execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
     bool pending = false;
+    if (run->direct) {
+        quoit_status_t status = execute_device_carry(comm, run, mine);
+        if (status != QUOIT_OK) return status;
+    }
     for (int i = 0; i < run->transfers; i++) {
         if (mine[i].transfer.status == QUOIT_IN_PROGRESS) {
             pending = true;
@@ -356,6 +363,8 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
         }
     }
     if (pending) return QUOIT_IN_PROGRESS;
+    quoit_status_t status = run->direct ? execute_device_arrived(comm, run, mine) : QUOIT_OK;
+    if (status != QUOIT_OK) return status;
     comm->engine->transfers -= run->transfers;
     run->transfers = 0;
     return QUOIT_OK;

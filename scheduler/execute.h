@@ -16,6 +16,7 @@ typedef struct chunk_run {
     chunk_phase_t phase;
     int step;
     int transfers; /* started and not yet waited for */
+    bool direct;   /* device buffers: its messages leave from and land in the device's memory, nothing is copied before or after */
     uint64_t since; /* traced: when the step before ended, ns; 0: not yet known */
 } chunk_run_t;
 
@@ -24,6 +25,10 @@ typedef struct execute_transfer {
     quoit_transfer_t transfer;
     int peer; /* communicator rank */
     bool receives;
+    /* of a direct chunk */
+    void *device_memory;
+    size_t bytes;
+    struct stage *stage; /* owned: the transfer stopped, and goes through host memory; NULL: it does not */
 } execute_transfer_t;
 
 typedef struct execution {
@@ -54,6 +59,7 @@ typedef struct execution {
     bool user_is_ready;           /* the user's stream has come to the operation */
     bool reads_send, writes_recv; /* does the plan touch the caller's buffers? */
     void *stream;
+    reach_t reach;                /* the buffer, where the operation's transport reaches it: large chunks are direct */
     uint8_t *stage_send, *stage_recv;
     size_t stage_capacity;
     device_event_t *event[EXECUTE_MAX_DEPTH];

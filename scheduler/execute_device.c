@@ -2,11 +2,16 @@
 /*
  * Device buffers: chunk c of the caller's buffer is staged at (c mod depth) * slot_stride of two host buffers, one for SEND and one
  * for RECV. Copies run on a stream of ours; the user's stream is joined to it by an event before and by a host word after.
+ *
+ * Direct chunks: a broadcast's plan on a rank that shares no window only passes one buffer on. Where the transport of all its peers reaches
+ * that buffer, chunks above the eager limit are sent from and received into it. Each rank decides for itself; what cannot go on without a
+ * processor (ERR_AGAIN) is copied through host memory of its own.
  */
 #include "scheduler/execute_device.h"
 
 #include "scheduler/comm.h"
 #include "scheduler/memory.h"
+#include "scheduler/stage.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,14 +48,10 @@ quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t id,
     const device_row_t *row = device_find(id);
     if (!row) return error_set(QUOIT_ERR_INVALID, "there is no device with id %d", id);
     if (row->host_readable) return QUOIT_OK;
-    if (operation->kind != OPERATION_COLLECTIVE ||
-        (operation->description.collective != COLLECTIVE_ALLREDUCE && operation->description.collective != COLLECTIVE_BROADCAST &&
-         operation->description.collective != COLLECTIVE_REDUCE))
+    if (operation->kind == OPERATION_COLLECTIVE && operation->description.collective != COLLECTIVE_ALLREDUCE &&
+        operation->description.collective != COLLECTIVE_BROADCAST && operation->description.collective != COLLECTIVE_REDUCE)
         return error_set(QUOIT_ERR_UNSUPPORTED, "not supported: %s on buffers of device %s; copy them to the host first",
-                         operation->kind == OPERATION_COLLECTIVE ? plan_collective_name(operation->description.collective)
-                         : operation->kind == OPERATION_SEND     ? "send"
-                                                                 : "recv",
-                         row->name);
+                         plan_collective_name(operation->description.collective), row->name);
     operation_device_t *device = &operation->device;
     void *word = NULL;
     quoit_status_t status = row->host_alloc(sizeof *device->word, &word);
@@ -67,6 +68,7 @@ quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t id,
     if (status == QUOIT_OK) status = row->event_record(device->passed, stream);
     if (status != QUOIT_OK) goto destroy_passed;
     device->row = row;
+    device->id = id;
     return QUOIT_OK;
 
 destroy_passed:
@@ -181,6 +183,37 @@ free_send:
     return status;
 }
 
+/* The root of a broadcast has what it would be given. */
+static bool owns_result(const plan_t *plan) { return plan->collective == COLLECTIVE_BROADCAST && plan->rank == plan->root; }
+
+/* The transport that joins the rank with all its peers in this plan, if it has nothing to do but pass the buffer on; else NULL. */
+static quoit_transport_t *passes_on(const execution_t *execution)
+{
+    quoit_comm_t *comm = execution->operation->comm;
+    const plan_t *plan = execution->plan;
+    quoit_transport_t *transport = NULL;
+    if (plan->collective != COLLECTIVE_BROADCAST || plan->window || plan_is_wired(plan)) return NULL;
+    for (int i = 0; i < plan->steps; i++) {
+        const plan_step_t *step = &plan->step[i];
+        if (step->verb != VERB_SEND && step->verb != VERB_RECV) continue;
+        quoit_endpoint_t *endpoint = NULL;
+        if (job_endpoint(comm->job, comm->job_rank[step->peer], &endpoint) != QUOIT_OK) return NULL; /* start_transfer will say why */
+        if (transport && endpoint->transport != transport) return NULL;
+        transport = endpoint->transport;
+    }
+    return transport;
+}
+
+static void reach_buffer(execution_t *execution)
+{
+    quoit_comm_t *comm = execution->operation->comm;
+    const plan_side_t *buffer = &execution->binding.recv;
+    size_t bytes = buffer->count * execution->binding.width;
+    if (bytes <= comm->job->tuning.eager_limit) return;
+    quoit_transport_t *transport = passes_on(execution);
+    if (transport) (void)reach_take(comm->engine, transport, execution->operation->device.id, buffer->base, bytes, &execution->reach);
+}
+
 quoit_status_t execute_device_begin(execution_t *execution)
 {
     const device_row_t *row = execution->operation->device.row;
@@ -192,8 +225,9 @@ quoit_status_t execute_device_begin(execution_t *execution)
     }
     execution->row = row;
     execution->reads_send = plan_uses(execution->plan, SPACE_SEND, false);
-    execution->writes_recv = plan_uses(execution->plan, SPACE_RECV, true);
+    execution->writes_recv = plan_uses(execution->plan, SPACE_RECV, true) && !owns_result(execution->plan);
     execution->user_is_ready = false;
+    reach_buffer(execution);
     return make_events(execution);
 }
 
@@ -204,6 +238,11 @@ void execute_device_end(execution_t *execution)
     bool copies_left = execution->event[0] && execution->oldest < execution->binding.chunks;
     if (copies_left && execution->row->event_record(execution->event[0], execution->stream) == QUOIT_OK)
         while (execution->row->event_query(execution->event[0]) == QUOIT_IN_PROGRESS) usleep(50);
+    for (int i = 0; execution->reach.region && i < execution->plan->depth * execution->plan->transfers; i++) {
+        stage_give(execution->transfer[i].stage);
+        execution->transfer[i].stage = NULL;
+    }
+    reach_give(&execution->reach);
     execution->row = NULL;
 }
 
@@ -235,6 +274,7 @@ uint8_t *execute_device_address(const execution_t *execution, size_t chunk, cons
 {
     const plan_binding_t *binding = &execution->binding;
     bool send = operand->space == SPACE_SEND;
+    if (execution->run[chunk % (size_t)execution->plan->depth].direct) return (uint8_t *)piece->data;
     const char *chunk_begin = (send ? binding->send.base : binding->recv.base) + chunk * binding->chunk * binding->width;
     size_t inside = piece->count ? (size_t)(piece->data - chunk_begin) : 0;
     return (send ? execution->stage_send : execution->stage_recv) + place_of(execution, chunk) + inside;
@@ -256,6 +296,7 @@ static quoit_status_t queue_copy(execution_t *execution, chunk_run_t *run, void 
 {
     const device_row_t *row = execution->row;
     device_event_t *event = execution->event[run->chunk % (size_t)execution->plan->depth];
+    execution->operation->comm->device_staged += bytes;
     quoit_status_t status = row->copy(to, from, bytes, direction, execution->stream);
     if (status == QUOIT_OK) status = row->event_record(event, execution->stream);
     if (status == QUOIT_OK) status = row->stream_notify(execution->stream, ring_engine, execution->operation->comm->engine);
@@ -272,7 +313,8 @@ quoit_status_t execute_device_in(execution_t *execution, chunk_run_t *run)
         execution->user_is_ready = true;
     }
     if (run->phase == CHUNK_STAGE_IN) {
-        if (!execution->reads_send || bytes == 0) {
+        run->direct = execution->reach.region && bytes > execution->operation->comm->job->tuning.eager_limit;
+        if (run->direct || !execution->reads_send || bytes == 0) {
             run->phase = CHUNK_STEPS;
             return QUOIT_OK;
         }
@@ -291,7 +333,7 @@ quoit_status_t execute_device_out(execution_t *execution, chunk_run_t *run)
     const device_row_t *row = execution->row;
     size_t bytes = bytes_of(execution, run->chunk), at = run->chunk * execution->binding.chunk * execution->binding.width;
     if (run->phase == CHUNK_STAGE_OUT) {
-        if (!execution->writes_recv || bytes == 0) {
+        if (run->direct || !execution->writes_recv || bytes == 0) {
             run->phase = CHUNK_DONE;
             return QUOIT_OK;
         }
@@ -303,4 +345,61 @@ quoit_status_t execute_device_out(execution_t *execution, chunk_run_t *run)
     quoit_status_t status = row->event_query(execution->event[run->chunk % (size_t)execution->plan->depth]);
     if (status == QUOIT_OK) run->phase = CHUNK_DONE;
     return status;
+}
+
+/* ------------------------------------------------------------------ direct chunks */
+
+quoit_status_t execute_device_transfer(quoit_comm_t *comm, execute_transfer_t *started, quoit_endpoint_t *endpoint, quoit_key_t key, void *address, size_t bytes)
+{
+    const quoit_transport_ops_t *ops = endpoint->transport->ops;
+    quoit_region_t *region = comm->execution.reach.region;
+    started->device_memory = address;
+    started->bytes = bytes;
+    comm->device_direct += bytes;
+    return started->receives ? ops->device_recv(endpoint, key, region, address, bytes, &started->transfer)
+                             : ops->device_send(endpoint, key, region, address, bytes, &started->transfer);
+}
+
+/* It has stopped for lack of host memory: a send's bytes are copied there first, those of a recv are there already. */
+static quoit_status_t through_host(quoit_comm_t *comm, execute_transfer_t *stopped)
+{
+    quoit_endpoint_t *endpoint = NULL;
+    quoit_status_t status = job_endpoint(comm->job, comm->job_rank[stopped->peer], &endpoint);
+    if (status == QUOIT_OK && !stopped->stage) {
+        status = stage_take(comm, comm->execution.operation->device.id, stopped->bytes, &stopped->stage);
+        comm->device_direct -= stopped->bytes;
+        comm->device_staged += stopped->bytes;
+        if (status == QUOIT_OK && !stopped->receives) status = stage_copy(stopped->stage, stopped->device_memory, stopped->bytes, DEVICE_TO_HOST);
+    }
+    if (status == QUOIT_OK && !stopped->receives) status = stage_query(stopped->stage);
+    if (status != QUOIT_OK) return status;
+    status = endpoint->transport->ops->device_host(endpoint, &stopped->transfer, stopped->stage->memory);
+    if (status == QUOIT_OK && stopped->receives) status = stage_copy(stopped->stage, stopped->device_memory, stopped->bytes, HOST_TO_DEVICE);
+    return status;
+}
+
+quoit_status_t execute_device_carry(quoit_comm_t *comm, const chunk_run_t *run, execute_transfer_t *mine)
+{
+    bool pending = false;
+    for (int i = 0; i < run->transfers; i++) {
+        execute_transfer_t *each = &mine[i];
+        quoit_status_t status = QUOIT_OK;
+        if (each->transfer.status == QUOIT_ERR_AGAIN) status = through_host(comm, each);
+        if (status == QUOIT_OK && each->stage && each->receives && each->transfer.status == QUOIT_OK) status = stage_query(each->stage);
+        if (status < 0) return status;
+        pending = pending || status == QUOIT_IN_PROGRESS;
+    }
+    return pending ? QUOIT_IN_PROGRESS : QUOIT_OK;
+}
+
+quoit_status_t execute_device_arrived(quoit_comm_t *comm, const chunk_run_t *run, execute_transfer_t *mine)
+{
+    const device_row_t *row = comm->execution.row;
+    bool landed = false;
+    for (int i = 0; i < run->transfers; i++) {
+        landed = landed || (mine[i].receives && !mine[i].stage);
+        stage_give(mine[i].stage);
+        mine[i].stage = NULL;
+    }
+    return landed && row->settle ? row->settle() : QUOIT_OK;
 }

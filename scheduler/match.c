@@ -7,6 +7,7 @@
 #include "scheduler/match.h"
 
 #include "scheduler/comm.h"
+#include "scheduler/match_device.h"
 #include "scheduler/notice.h"
 
 #include <stdlib.h>
@@ -43,11 +44,12 @@ void matcher_clear(matcher_t *matcher)
 void match_forget(quoit_comm_t *comm, operation_t *operation)
 {
     (void)comm;
+    if (operation->device.row) match_device_release(operation);
     if (operation->kind == OPERATION_RECV && operation->started) list_remove(&operation->match_link);
 }
 
 /* Keys of collectives have the top bit clear: see execute.c. */
-static quoit_key_t payload_key(const quoit_comm_t *comm, uint64_t number) { return (quoit_key_t){comm->id, (uint64_t)1 << 63 | number}; }
+quoit_key_t match_payload_key(const quoit_comm_t *comm, uint64_t number) { return (quoit_key_t){comm->id, (uint64_t)1 << 63 | number}; }
 
 static bool fits(const operation_t *recv, int source, uint32_t tag)
 {
@@ -64,6 +66,11 @@ static void deliver(quoit_comm_t *comm, operation_t *recv, int source, const not
                   comm_rank_name(comm, source), (unsigned long long)message->bytes, message->tag, comm_rank_name(comm, comm->rank), recv->bytes);
         return;
     }
+    if (recv->device.row) {
+        quoit_status_t status = match_device_deliver(comm, recv, message, payload);
+        if (status < 0) comm_fail(comm, status, true, "recv from %s: %s", comm_rank_name(comm, source), error_text());
+        return;
+    }
     if (message->inside) {
         memcpy(recv->recv.base, payload, recv->bytes);
         operation_finish(recv, QUOIT_OK, "");
@@ -72,7 +79,7 @@ static void deliver(quoit_comm_t *comm, operation_t *recv, int source, const not
     quoit_endpoint_t *endpoint = NULL;
     quoit_status_t status = job_endpoint(comm->job, comm->job_rank[source], &endpoint);
     if (status == QUOIT_OK)
-        status = endpoint->transport->ops->recv(endpoint, payload_key(comm, message->number), recv->recv.base, recv->bytes, &recv->transfer);
+        status = endpoint->transport->ops->recv(endpoint, match_payload_key(comm, message->number), recv->recv.base, recv->bytes, &recv->transfer);
     recv->payload_posted = true;
     if (status < 0) comm_fail(comm, status, true, "recv from %s: %s", comm_rank_name(comm, source), error_text());
 }
@@ -142,8 +149,7 @@ static bool start_recv(quoit_comm_t *comm, operation_t *recv)
     return true;
 }
 
-/* The next number of a message to this rank. */
-static quoit_status_t take_number(quoit_comm_t *comm, int rank, uint64_t *number)
+quoit_status_t match_take_number(quoit_comm_t *comm, int rank, uint64_t *number)
 {
     if (!comm->matcher.next) comm->matcher.next = calloc((size_t)comm->size, sizeof *comm->matcher.next);
     if (!comm->matcher.next) return error_set(QUOIT_ERR_NO_MEMORY, "counters for %d ranks", comm->size);
@@ -156,7 +162,7 @@ static quoit_status_t announce(quoit_comm_t *comm, operation_t *send, quoit_endp
 {
     const quoit_transport_ops_t *ops = endpoint->transport->ops;
     notice_message_t message = {.tag = send->tag, .bytes = send->bytes};
-    quoit_status_t status = take_number(comm, send->peer, &message.number);
+    quoit_status_t status = match_take_number(comm, send->peer, &message.number);
     if (status != QUOIT_OK) return status;
     if (send->bytes + NOTICE_MESSAGE_SIZE <= comm->job->tuning.eager_limit && send->bytes <= NOTICE_PAYLOAD_CAPACITY) {
         unsigned char inside[NOTICE_MESSAGE_SIZE + NOTICE_PAYLOAD_CAPACITY];
@@ -172,7 +178,7 @@ static quoit_status_t announce(quoit_comm_t *comm, operation_t *send, quoit_endp
     status = ops->notify(endpoint, bare, sizeof bare);
     if (status != QUOIT_OK) return status;
     send->payload_posted = true;
-    return ops->send(endpoint, payload_key(comm, message.number), send->send.base, send->bytes, &send->transfer);
+    return ops->send(endpoint, match_payload_key(comm, message.number), send->send.base, send->bytes, &send->transfer);
 }
 
 static bool advance_send(quoit_comm_t *comm, operation_t *send)
@@ -198,16 +204,25 @@ bool match_advance(quoit_comm_t *comm, operation_t *operation)
 {
     if (operation->kind == OPERATION_RECV) {
         if (!operation->started) return start_recv(comm, operation);
-    } else if (advance_send(comm, operation))
+        if (operation->device.row) return match_device_advance(comm, operation);
+    } else if (operation->device.row) {
+        return match_device_advance(comm, operation);
+    } else if (advance_send(comm, operation)) {
         return true;
+    }
     if (!operation->payload_posted || operation->transfer.status == QUOIT_IN_PROGRESS) return false;
     if (operation->transfer.status == QUOIT_OK) {
         operation_finish(operation, QUOIT_OK, "");
         return true;
     }
+    match_transfer_failed(comm, operation);
+    return true;
+}
+
+void match_transfer_failed(quoit_comm_t *comm, const operation_t *operation)
+{
     int other = operation->kind == OPERATION_RECV ? operation->source : operation->peer;
     peer_t *peer = comm->job->peer[comm->job_rank[other]];
     comm_fail(comm, operation->transfer.status, true, "%s %s: %s%s%s", operation->kind == OPERATION_RECV ? "recv from" : "send to",
               peer->name, quoit_status_text(operation->transfer.status), peer->status != QUOIT_OK ? ": " : "", peer->text);
-    return true;
 }

@@ -8,6 +8,7 @@
 #include "scheduler/call.h"
 #include "scheduler/device/device.h"
 #include "scheduler/plan.h"
+#include "scheduler/reach.h"
 
 #include <stdatomic.h>
 
@@ -21,6 +22,13 @@ typedef struct operation_device {
     device_event_t *ready;  /* recorded on the user's stream when the operation was issued */
     device_event_t *passed; /* the same, behind the wait for the word */
     uint64_t *word;         /* host memory that the user's stream waits for; 1 when the operation is over */
+    /* send and recv: see match_device.c */
+    quoit_device_t id;
+    uint8_t phase;
+    bool user_is_ready, decided, stopped; /* its stream has come to it; which way it goes; that the direct one came to an end */
+    uint64_t number;        /* of the message */
+    reach_t reach;
+    struct stage *stage;    /* owned; NULL: none */
 } operation_device_t;
 
 struct operation {

@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -59,7 +60,15 @@ static bool calls_are_whole(const quoit_transport_ops_t *ops)
            ops->endpoint_status && ops->disconnect && ops->send && ops->recv && ops->cancel && ops->notify && ops->next_event &&
            ops->progress && ops->idle && ops->descriptor && ops->arm && ops->disarm && ops->reg && ops->dereg &&
            ops->share_alloc && ops->share_free && ops->share_root && ops->export_memory && ops->attach && ops->ring &&
-           ops->describe && ops->count;
+           ops->describe && ops->count &&
+           (!(ops->flags & QUOIT_TRANSPORT_DEVICE) || (ops->device_reach && ops->device_take && ops->device_give && ops->device_forget &&
+                                                       ops->device_send && ops->device_recv && ops->device_host));
+}
+
+/* Calls came at the end of the table; a transport that has no use for the newer ones may have been built before them. */
+static size_t size_needed(const quoit_transport_ops_t *ops)
+{
+    return ops->flags & QUOIT_TRANSPORT_DEVICE ? sizeof *ops : offsetof(quoit_transport_ops_t, device_reach);
 }
 
 static quoit_status_t ops_check(const char *path, const quoit_transport_ops_t *ops)
@@ -69,9 +78,9 @@ static quoit_status_t ops_check(const char *path, const quoit_transport_ops_t *o
     if (ops->abi != QUOIT_TRANSPORT_ABI)
         return error_set(QUOIT_ERR_INVALID, "%s: %s: built for transport ABI %u, this library has %d; build the plug-in anew with its headers",
                          setting, path, ops->abi, QUOIT_TRANSPORT_ABI);
-    if (ops->struct_size < sizeof *ops)
+    if (ops->struct_size < size_needed(ops))
         return error_set(QUOIT_ERR_INVALID, "%s: %s: its table of calls has %u bytes, this library needs %zu; build the plug-in anew with its headers",
-                         setting, path, ops->struct_size, sizeof *ops);
+                         setting, path, ops->struct_size, size_needed(ops));
     if (!name_is_good(ops->name))
         return error_set(QUOIT_ERR_INVALID, "%s: %s: the transport's name \"%s\" is not made of letters, digits, - and _ (or is \"auto\")",
                          setting, path, ops->name ? ops->name : "");

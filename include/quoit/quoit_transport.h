@@ -8,6 +8,7 @@
  *   PUT      a recv's grant carries an address and a key, and send writes there (verbs, UCX); the caller sees no difference from
  *            MESSAGE: the grant is the transport's own business, which is why recv is told the buffer before bytes move.
  *   MAP      memory of the peer becomes a pointer here (shm, CUDA IPC): share_alloc, export_memory, attach, ring.
+ *   DEVICE   messages can leave from and land in memory of a device (a GPU) that no processor touches: the calls device_...
  *
  * Who calls: one thread at a time (the engine's owner), so a transport needs no locks. Nothing blocks: what cannot be done now is
  * ERR_AGAIN or stays IN_PROGRESS, and `progress` carries it on. A transport never calls back: transfers change their status, and
@@ -44,7 +45,8 @@ enum {
     QUOIT_TRANSPORT_PUT = 1u << 1,
     QUOIT_TRANSPORT_MAP = 1u << 2,
     QUOIT_TRANSPORT_SAME_HOST = 1u << 3, /* joins only processes of one host: used between those that share memory through a MAP transport */
-    QUOIT_TRANSPORT_TLS = 1u << 4 /* does what QUOIT_TLS asks. One that leaves the host without it is refused where that is on */
+    QUOIT_TRANSPORT_TLS = 1u << 4, /* does what QUOIT_TLS asks. One that leaves the host without it is refused where that is on */
+    QUOIT_TRANSPORT_DEVICE = 1u << 5 /* has the calls device_...; without it they are not looked at, and struct_size may end before them */
 };
 
 /** A process (strictly: an engine): random, made when the engine is. */
@@ -83,6 +85,29 @@ typedef struct quoit_event {
     const void *data;      /* NOTICE: valid until the next next_event */
     size_t length;
 } quoit_event_t;
+
+/**
+ * A buffer in memory of a device: what device_take is told of it. No processor reads or writes there. All of it is good during the call
+ * only.
+ */
+typedef struct quoit_device_memory {
+    size_t struct_size;
+    const char *kind;       /* of device, as device_reach was asked: "cuda". Equal addresses of two kinds, and of the host, are different memory */
+    const void *pointer;    /* the buffer */
+    size_t length;
+    const void *block;      /* the allocation that it lies in */
+    size_t block_length;
+    uint64_t block_id;      /* of this allocation and of no other of the kind, ever: one that is made later at the same address has another */
+    /**
+     * A dma-buf of [pointer, pointer + length), which lies in the block: a descriptor, the caller's to close, and where in it `pointer`
+     * is. What was registered by the descriptor stays good when it is closed. An error (text set): there is none.
+     */
+    quoit_status_t (*export_dmabuf)(const struct quoit_device_memory *memory, const void *pointer, size_t length, int *descriptor,
+                                    uint64_t *offset);
+    const void *context; /* for export_dmabuf */
+} quoit_device_memory_t;
+
+typedef struct quoit_region quoit_region_t; /* a transport's: device memory that it reaches, until it is given back */
 
 /** What a transport is given when it is opened. The functions may be called at any time between open and the end of close. */
 typedef struct quoit_transport_environment {
@@ -178,6 +203,30 @@ typedef struct quoit_transport_ops {
     const char *(*describe)(quoit_endpoint_t *endpoint);
     /** Bytes sent and received through this endpoint so far, frames included. For tests and describe. */
     void (*count)(quoit_endpoint_t *endpoint, uint64_t *sent, uint64_t *received);
+
+    /* -- memory of devices (flag DEVICE). Here ends the struct of transports that are older. */
+    /** Can messages leave from and land in memory of this kind of device? Asked once a kind; ERR_UNSUPPORTED with why not. */
+    quoit_status_t (*device_reach)(quoit_transport_t *transport, const char *kind);
+    /** Reach a buffer, until it is given back. What has been registered may be kept and found again. An error (text set): copy it to the host. */
+    quoit_status_t (*device_take)(quoit_transport_t *transport, const quoit_device_memory_t *memory, quoit_region_t **region);
+    void (*device_give)(quoit_transport_t *transport, quoit_region_t *region); /* its transfers have ended */
+    /** Memory of the kind was freed: nothing that is kept of [pointer, pointer + length) is of use any more. */
+    void (*device_forget)(quoit_transport_t *transport, const char *kind, const void *pointer, size_t length);
+    /**
+     * As send and recv, with a buffer in the region; the peer cannot tell them from those. The device must have written what is sent, and be
+     * done with what is received into. Where the bytes cannot be moved without a processor (the other side's memory could not be
+     * registered; messages up to the eager limit) the transfer stops with status ERR_AGAIN, and device_host goes on with it.
+     */
+    quoit_status_t (*device_send)(quoit_endpoint_t *endpoint, quoit_key_t key, quoit_region_t *region, const void *buffer, size_t length,
+                                  quoit_transfer_t *transfer);
+    quoit_status_t (*device_recv)(quoit_endpoint_t *endpoint, quoit_key_t key, quoit_region_t *region, void *buffer, size_t length,
+                                  quoit_transfer_t *transfer);
+    /**
+     * For a transfer that stopped with ERR_AGAIN: memory of the host, `length` bytes. A send goes on from there, IN_PROGRESS again, as if it
+     * had been given to send: the caller has copied the bytes. A recv ends in QUOIT_OK with its bytes there: the caller copies them to the
+     * device. A transfer that stopped and is cancelled, or whose endpoint ends, gets the status of that.
+     */
+    quoit_status_t (*device_host)(quoit_endpoint_t *endpoint, quoit_transfer_t *transfer, void *host);
 } quoit_transport_ops_t;
 
 /* Every transport's and endpoint's own struct begins with these, so that callers need no other table. */

@@ -468,7 +468,7 @@ const quoit_transport_ops_t *quoit_transport_plugin(void)
     table = (quoit_transport_ops_t){.abi = QUOIT_TRANSPORT_ABI,
                                     .struct_size = sizeof table,
                                     .name = "chaos",
-                                    .flags = wrapped->flags & QUOIT_TRANSPORT_MAP ? wrapped->flags : wrapped->flags & ~(uint32_t)QUOIT_TRANSPORT_SAME_HOST,
+                                    .flags = wrapped->flags & ~(uint32_t)(wrapped->flags & QUOIT_TRANSPORT_MAP ? QUOIT_TRANSPORT_DEVICE : QUOIT_TRANSPORT_DEVICE | QUOIT_TRANSPORT_SAME_HOST),
                                     .probe = chaos_probe,
                                     .open = chaos_open,
                                     .close = chaos_close,

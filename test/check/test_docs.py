@@ -58,8 +58,8 @@ def test_settings():
     assert not wrong, "\n".join(wrong)
 
 
-# Of the system, of UCX and of perf; and names with a part left out.
-NAMES_OF_OTHERS = re.compile(r"process_vm_readv|ucp_request_cancel|sys_enter_\w+|UCX_\w+|_[A-Z_]+|\w+_")
+# Of the system, of CUDA, UCX and perf; and names with a part left out.
+NAMES_OF_OTHERS = re.compile(r"process_vm_readv|ucp_(request_cancel|mem_map|put)|sys_enter_\w+|(CU|UCS|UCX)_\w+|_[A-Z_]+|\w+_")
 
 
 def unknown_names(text, known):

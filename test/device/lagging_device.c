@@ -417,6 +417,14 @@ static quoit_status_t lagging_stream_notify(void *stream, void (*function)(void 
     return status;
 }
 
+static quoit_status_t lagging_settle(void)
+{
+    pthread_mutex_lock(&lock);
+    counters.settled++;
+    pthread_mutex_unlock(&lock);
+    return QUOIT_OK;
+}
+
 const device_row_t lagging_device = {
     .name = "lagging",
     .host_readable = false,
@@ -436,6 +444,9 @@ const device_row_t lagging_device = {
     .stream_wait_event = lagging_stream_wait_event,
     .stream_wait_host = lagging_stream_wait_host,
     .stream_notify = lagging_stream_notify,
+    .block = lagging_memory_block,
+    .export_dmabuf = lagging_memory_export,
+    .settle = lagging_settle,
 };
 
 /* ---------------------------------------------------------------- for tests */
@@ -475,10 +486,13 @@ void lagging_device_fail_next_copy(void)
     pthread_mutex_unlock(&lock);
 }
 
+void lagging_device_fail_exports(unsigned count) { lagging_memory_fail_exports(count); }
+
 void lagging_device_reset(void)
 {
     pthread_mutex_lock(&lock);
     fail_next_copy = false;
+    lagging_memory_fail_exports(0);
     counters = (lagging_counters_t){0};
     for (list_t *node = streams.next; node != &streams; node = node->next)
         container_of(node, stream_t, link)->failure = (failure_t){0};
@@ -489,6 +503,7 @@ lagging_counters_t lagging_device_counters(void)
 {
     pthread_mutex_lock(&lock);
     lagging_counters_t now = counters;
+    now.exports = lagging_memory_exports();
     pthread_mutex_unlock(&lock);
     return now;
 }

@@ -7,6 +7,8 @@
  * lag) before each command. Host memory of a copy is read or written when the stream gets there, as on a real device: a buffer
  * reused too early shows. Fresh device memory is full of LAGGING_GARBAGE.
  *
+ * A buffer's dma-buf is that file and its place in it: what a network adapter of a test maps, and the processor's side does not.
+ *
  * A command that fails marks its stream: copies and reductions behind it are left out, every event recorded behind it answers with
  * the error, streams that wait for such an event are marked as well. Waits, events and notifications go on, so nobody hangs.
  * Stream NULL is the device's default stream; it orders with no other.
@@ -22,6 +24,8 @@ typedef struct lagging_counters {
     uint64_t copies, bytes;  /* copies queued, and their bytes */
     uint64_t unpinned;       /* those of them whose host side is not from host_alloc */
     uint64_t launches;       /* reductions queued */
+    uint64_t exports;        /* dma-bufs asked for */
+    uint64_t settled;        /* calls of settle */
 } lagging_counters_t;
 
 /** Any number of times; always the same id. */
@@ -35,6 +39,8 @@ void lagging_device_set_seed(uint64_t seed);
 
 /** The copy queued next (by any thread, on any stream) fails when it is carried out, with ERR_SYSTEM. */
 void lagging_device_fail_next_copy(void);
+/** The next dma-bufs that are asked for, so many, are not exported (ERR_UNSUPPORTED). */
+void lagging_device_fail_exports(unsigned count);
 /** Forget a failure not yet used and the marks of all streams, and set the counters to zero. */
 void lagging_device_reset(void);
 lagging_counters_t lagging_device_counters(void);

@@ -22,12 +22,16 @@ typedef struct block {
     list_t link;
     uintptr_t begin;
     size_t bytes;
+    uint64_t id;
 } block_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static list_t blocks = {&blocks, &blocks}, pinned = {&pinned, &pinned};
 static unsigned char *space; /* SPACE bytes without access; NULL before the first allocation */
 static size_t space_used;
+static uint64_t last_id;
+static unsigned failing_exports;
+static uint64_t exports;
 static int file = -1; /* byte i of it is byte i of space */
 
 static block_t *find_block(list_t *list, const void *pointer, size_t bytes)
@@ -46,6 +50,7 @@ static quoit_status_t add_block(list_t *list, const void *pointer, size_t bytes)
     if (!block) return error_set(QUOIT_ERR_NO_MEMORY, "lagging: no memory");
     block->begin = (uintptr_t)pointer;
     block->bytes = bytes;
+    block->id = ++last_id;
     list_append(list, &block->link);
     return QUOIT_OK;
 }
@@ -149,6 +154,7 @@ void lagging_memory_free(void *pointer)
     if (!pointer) return;
     pthread_mutex_lock(&lock);
     size_t bytes = drop_block(&blocks, pointer);
+    device_freed(&lagging_device, pointer, bytes);
     if (bytes > 0)
         fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (unsigned char *)pointer - space, (off_t)((bytes + PAGE - 1) / PAGE * PAGE));
     pthread_mutex_unlock(&lock);
@@ -182,6 +188,52 @@ quoit_status_t lagging_memory_check(const void *pointer, size_t bytes)
     pthread_mutex_unlock(&lock);
     if (found) return QUOIT_OK;
     return error_set(QUOIT_ERR_INVALID, "lagging: %zu bytes at %p are no memory of this device", bytes, pointer);
+}
+
+quoit_status_t lagging_memory_block(const void *pointer, size_t bytes, device_block_t *result)
+{
+    pthread_mutex_lock(&lock);
+    const block_t *block = find_block(&blocks, pointer, bytes);
+    if (block) *result = (device_block_t){.base = (const void *)block->begin, .bytes = block->bytes, .id = block->id};
+    pthread_mutex_unlock(&lock);
+    if (block) return QUOIT_OK;
+    return error_set(QUOIT_ERR_INVALID, "lagging: %zu bytes at %p are no memory of this device", bytes, pointer);
+}
+
+quoit_status_t lagging_memory_export(const void *pointer, size_t bytes, int *descriptor, uint64_t *offset)
+{
+    quoit_status_t status = QUOIT_OK;
+    int copy = -1;
+    pthread_mutex_lock(&lock);
+    exports++;
+    if (failing_exports > 0 && failing_exports-- > 0)
+        status = error_set(QUOIT_ERR_UNSUPPORTED, "lagging: this memory is not exported");
+    else if (!find_block(&blocks, pointer, bytes))
+        status = error_set(QUOIT_ERR_INVALID, "lagging: %zu bytes at %p are no memory of this device", bytes, pointer);
+    else if ((copy = fcntl(file, F_DUPFD_CLOEXEC, 0)) < 0)
+        status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "lagging: a descriptor");
+    if (status == QUOIT_OK) {
+        *descriptor = copy;
+        *offset = (uint64_t)((const unsigned char *)pointer - space);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+void lagging_memory_fail_exports(unsigned count)
+{
+    pthread_mutex_lock(&lock);
+    failing_exports = count;
+    exports = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t lagging_memory_exports(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t count = exports;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 bool lagging_memory_is_pinned(const void *pointer, size_t bytes)

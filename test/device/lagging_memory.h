@@ -3,7 +3,7 @@
 #ifndef TEST_DEVICE_LAGGING_MEMORY_H
 #define TEST_DEVICE_LAGGING_MEMORY_H
 
-#include "base/status.h"
+#include "scheduler/device/device.h"
 
 #include <stdbool.h>
 
@@ -13,6 +13,13 @@ void lagging_memory_free(void *pointer);
 quoit_status_t lagging_memory_host_alloc(size_t bytes, void **pointer);
 void lagging_memory_host_free(void *pointer);
 quoit_status_t lagging_memory_check(const void *pointer, size_t bytes);
+quoit_status_t lagging_memory_block(const void *pointer, size_t bytes, device_block_t *block);
+/* The descriptor is of the file; a test's NIC maps it. */
+quoit_status_t lagging_memory_export(const void *pointer, size_t bytes, int *descriptor, uint64_t *offset);
+
+/** The next exports fail; those asked for are counted anew. */
+void lagging_memory_fail_exports(unsigned count);
+uint64_t lagging_memory_exports(void);
 
 /** Is it memory from host_alloc? */
 bool lagging_memory_is_pinned(const void *pointer, size_t bytes);

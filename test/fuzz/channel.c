@@ -32,7 +32,7 @@ typedef struct world {
     message_t message[TRANSFERS];
     void *writing[WRITES]; /* sends that the direct path writes */
     int exposed;
-    bool rails;
+    bool rails, direct;
     uint8_t *peer_memory; /* LENT bytes that the peer may lend, and nothing behind them */
     uint8_t loan[LOANS][PIECE];
     int lent, given_back;
@@ -74,10 +74,10 @@ static const pipe_ops_t memory_pipe_ops = {pipe_write, pipe_read};
 
 /* ------------------------------------------------------------------ direct path */
 
-static unsigned direct_expose(void *context, void *buffer, size_t length, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window)
+static unsigned direct_expose(void *context, void *buffer, size_t length, void *memory, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window)
 {
     world_t *world = context;
-    (void)length;
+    (void)length, (void)memory;
     if (++world->exposed % 4 == 0) return 0;
     *address = 4096;
     keys[0] = keys[1] = 7;
@@ -87,10 +87,11 @@ static unsigned direct_expose(void *context, void *buffer, size_t length, uint64
 
 static void direct_conceal(void *context, void *window, bool revoke) { (void)context, (void)window, (void)revoke; }
 
-static void *direct_begin(void *context, const void *buffer, size_t length, uint64_t address, const uint32_t *keys, unsigned count, uint32_t token, void *send)
+static void *direct_begin(void *context, const void *buffer, size_t length, void *memory, uint64_t address, const uint32_t *keys, unsigned count,
+                          uint32_t token, void *send)
 {
     world_t *world = context;
-    (void)buffer, (void)length, (void)address, (void)keys, (void)count, (void)token;
+    (void)buffer, (void)length, (void)memory, (void)address, (void)keys, (void)count, (void)token;
     for (int i = 0; i < WRITES; i++)
         if (!world->writing[i]) {
             world->writing[i] = send;
@@ -242,19 +243,49 @@ static void peer_frame(world_t *world, fuzz_input_t *input)
     if (frame.type == FRAME_DATA) peer_writes(pipe, &trailer, 1);
 }
 
+static bool is_under_way(const message_t *message)
+{
+    return message->transfer.status == QUOIT_IN_PROGRESS || message->transfer.status == QUOIT_ERR_AGAIN;
+}
+
+/* The buffer is no memory at all: whoever reads or writes it is found out. */
+static void post_device(world_t *world, quoit_key_t key, message_t *message)
+{
+    void *nowhere = (void *)(uintptr_t)4096;
+    quoit_status_t status = message->receives ? channel_device_recv(world->channel, key, world, nowhere, message->length, &message->transfer)
+                                              : channel_device_send(world->channel, key, world, nowhere, message->length, &message->transfer);
+    fuzz_check(status == QUOIT_OK);
+}
+
+/* The first that has stopped gets memory of the host. */
+static void device_host(world_t *world)
+{
+    for (int i = 0; i < TRANSFERS; i++) {
+        message_t *message = &world->message[i];
+        if (!message->buffer || message->transfer.status != QUOIT_ERR_AGAIN) continue;
+        fuzz_check(channel_device_host(world->channel, &message->transfer, message->buffer) == QUOIT_OK);
+        fuzz_check(!message->receives || message->transfer.status == QUOIT_OK);
+        return;
+    }
+}
+
 static void post(world_t *world, fuzz_input_t *input, bool receives)
 {
     message_t *message = NULL;
     quoit_key_t key = draw_key(input);
     size_t length = (size_t)(draw_length(input) % 8192);
-    uint8_t what = fuzz_byte(input) % 4;
+    uint8_t drawn = fuzz_byte(input), what = drawn % 4;
     for (int i = 0; i < TRANSFERS && !message; i++)
-        if (!world->message[i].buffer || world->message[i].transfer.status != QUOIT_IN_PROGRESS) message = &world->message[i];
+        if (!world->message[i].buffer || !is_under_way(&world->message[i])) message = &world->message[i];
     if (!message) return;
     free(message->buffer);
     *message = (message_t){.buffer = malloc(length ? length : 1), .length = length, .receives = receives, .transfer = {.what = what == 3 ? 5 : what}};
     fuzz_check(message->buffer != NULL);
     memset(message->buffer, 1, length);
+    if (world->direct && drawn & 128) {
+        post_device(world, key, message);
+        return;
+    }
     quoit_status_t status = receives ? channel_recv(world->channel, key, message->buffer, length, &message->transfer)
                                      : channel_send(world->channel, key, message->buffer, length, &message->transfer);
     fuzz_check(status == QUOIT_OK);
@@ -309,7 +340,8 @@ static void step(world_t *world, fuzz_input_t *input)
     case 13: direct_written(world, input); break;
     case 14: pipe->ended = true; break;
     case 15:
-        if (!world->rails) break;
+        if (world->direct && what & 16) device_host(world);
+        if (!world->rails || what & 16) break;
         error_set(QUOIT_ERR_NETWORK, "the pipe is given up");
         channel_lose(world->channel, what >> 7, QUOIT_ERR_NETWORK);
         break;
@@ -328,8 +360,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     channel_config_t config = {.ops = &memory_pipe_ops, .eager_limit = EAGER, .eager_pool = 4096, .segment_size = SEGMENT,
                                .direct = options & 1 ? &direct_ops : NULL, .direct_context = world, .rails = (options & 4) != 0};
     world->rails = config.rails;
+    world->direct = config.direct != NULL;
     if ((options & 15) == 8) {
-        config.lend = &lend_ops;
+        config.lend = &lend_ops; /* not with direct */
         config.lend_context = world;
         world->peer_memory = calloc(1, LENT);
         fuzz_check(world->peer_memory != NULL);
@@ -354,7 +387,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < TRANSFERS; i++) {
         message_t *message = &world->message[i];
         if (!message->buffer) continue;
-        fuzz_check(message->transfer.status != QUOIT_IN_PROGRESS);
+        fuzz_check(!is_under_way(message));
         if (message->receives && message->transfer.status == QUOIT_OK) fuzz_check(message->transfer.length == message->length);
         free(message->buffer);
     }
@@ -381,5 +414,6 @@ void fuzz_seeds(void)
     fuzz_seed("goodbye", "\2\1\10\0\0\201\210\0\0\4\5\2\0", 13);
     fuzz_seed("rails", "\4\6\5\7\0\12\377\1\3\5\7\10\12\377\212\377\1\13\5\0\1\17\201\14\5\0\1\0\4\5\2\0\1\1\5\2", 36);
     fuzz_seed("lent", "\10\4\5\7\0\12\377\1\40\5\1\4\4\5\1\0\6\5\13\0\12\377\1\3\5\13\10\12\377\12\377\1\43\5\13\10\7\0\2", 43);
+    fuzz_seed("device", "\3\4\5\7\200\1\2\5\7\1\4\5\13\10\37\6\5\7\200\1\3\5\7\10\37\12\377", 26);
     fuzz_seed("direct", "\3\4\5\7\0\1\2\5\7\14\10\0\6\5\7\0\1\103\5\7\10\15\0\1\11\5\0\10", 28);
 }

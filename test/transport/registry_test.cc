@@ -107,6 +107,10 @@ TEST_F(Registry, BadPluginsAreErrorsThatSayWhy)
     expect_error(folder + "plugin_bad_call.so", "lacks a call");
     expect_error(folder + "plugin_bad_name.so", "already");
     expect_error(folder + "plugin_bad_messages.so", "MESSAGE");
+    expect_error(folder + "plugin_bad_device_size.so", "bytes");
+    expect_error(folder + "plugin_bad_device_call.so", "lacks a call");
+    use("auto", folder + "plugin_bad_older.so");
+    EXPECT_EQ(names(), "bad shm verbs tcp self") << "built before the calls of devices came";
     expect_error(folder + "plugin_pipe.so:" + folder + "plugin_pipe.so", "already");
     use("", folder + "plugin_pipe.so:");
     EXPECT_EQ(names(), "pipes shm verbs tcp self");

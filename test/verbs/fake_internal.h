@@ -33,9 +33,12 @@ typedef struct fake_context {
 } fake_context_t;
 
 typedef struct fake_mr {
-    struct ibv_mr base;
+    struct ibv_mr base; /* addr: as the device is told it */
     list_t link;
     int access;
+    unsigned char *bytes; /* where they lie in this process: at addr, or where a dma-buf is mapped */
+    void *mapped;         /* owned: of a dma-buf */
+    size_t mapped_length;
 } fake_mr_t;
 
 typedef struct fake_channel {
@@ -57,7 +60,7 @@ typedef struct fake_work {
     uint64_t id;
     enum ibv_wr_opcode opcode;
     bool signalled;
-    unsigned char *data; /* the caller's, or `copy` */
+    uint64_t address;    /* the caller's, as the device is told it; 0: `copy` */
     uint32_t length, key, immediate;
     uint64_t remote;
     uint32_t remote_key;
@@ -104,7 +107,7 @@ typedef struct fake_state {
     unsigned pds;
     atomic_uint delay;
     bool cut;
-    atomic_bool removed, destroys_wait;
+    atomic_bool removed, destroys_wait, no_dmabuf;
     unsigned full; /* posts to be refused */
     unsigned long locked, lock_limit; /* bytes that are registered, and may be */
     struct {
@@ -137,7 +140,8 @@ int fake_req_notify_cq(struct ibv_cq *base, int solicited);
 
 /* objects; the lock is held */
 fake_mr_t *fake_mr_find(uint32_t key);
-bool fake_mr_covers(const fake_mr_t *mr, uint64_t address, uint32_t length);
+/** Where the bytes lie; NULL: they are not all covered. */
+unsigned char *fake_mr_place(const fake_mr_t *mr, uint64_t address, uint32_t length);
 void fake_cq_push(struct ibv_cq *cq, const struct ibv_wc *completion);
 /** The queue pair fails: all its work ends in WR_FLUSH_ERR. */
 void fake_qp_fail(fake_qp_t *qp);

@@ -86,6 +86,14 @@ static bool work_fails(fake_qp_t *qp, const fake_work_t *work)
     return true;
 }
 
+/* Where the work's bytes lie now; NULL: they are not registered. */
+static const unsigned char *bytes_of(const fake_qp_t *qp, const fake_work_t *work)
+{
+    if (work->address == 0) return work->copy;
+    const fake_mr_t *mr = fake_mr_find(work->key);
+    return mr != NULL && mr->base.pd == qp->base.pd ? fake_mr_place(mr, work->address, work->length) : NULL;
+}
+
 /* Local memory is looked at when it is read, as a device does. */
 static bool begin_send(fake_qp_t *qp, fake_work_t *work)
 {
@@ -94,8 +102,7 @@ static bool begin_send(fake_qp_t *qp, fake_work_t *work)
     qp->tries_left = qp->retries;
     qp->rnr_left = qp->rnr_retries;
     if (work_fails(qp, work)) return false;
-    const fake_mr_t *mr = work->data == work->copy || work->length == 0 ? NULL : fake_mr_find(work->key);
-    if (work->length == 0 || work->data == work->copy || (mr != NULL && mr->base.pd == qp->base.pd && fake_mr_covers(mr, (uintptr_t)work->data, work->length))) return true;
+    if (bytes_of(qp, work) != NULL) return true;
     complete_send(qp, IBV_WC_LOC_PROT_ERR);
     return false;
 }
@@ -103,12 +110,17 @@ static bool begin_send(fake_qp_t *qp, fake_work_t *work)
 static void send_packets(fake_qp_t *qp)
 {
     fake_work_t *work = &qp->sends[qp->send_first];
+    const unsigned char *bytes = bytes_of(qp, work);
+    if (bytes == NULL) { /* unregistered since it was begun */
+        complete_send(qp, IBV_WC_LOC_PROT_ERR);
+        return;
+    }
     do {
         uint32_t left = work->length - qp->offset;
         packet_t packet = {.type = REQUEST, .to = qp->peer_qpn, .from = qp->base.qp_num, .from_address = fake_network_address(), .psn = qp->psn,
                            .opcode = work->opcode, .immediate = work->immediate, .remote_key = work->remote_key, .remote = work->remote,
                            .total = work->length, .offset = qp->offset, .length = left < FAKE_PAYLOAD ? left : FAKE_PAYLOAD};
-        if (!transmit(qp, &packet, work->data + qp->offset)) return;
+        if (!transmit(qp, &packet, bytes + qp->offset)) return;
         qp->offset += packet.length;
     } while (qp->offset < work->length);
     qp->waits = true;
@@ -183,8 +195,9 @@ static unsigned char *place_of(fake_qp_t *qp, const packet_t *packet)
         return NULL;
     }
     const fake_mr_t *mr = fake_mr_find(packet->remote_key);
-    if (mr != NULL && mr->base.pd == qp->base.pd && (mr->access & IBV_ACCESS_REMOTE_WRITE) && fake_mr_covers(mr, packet->remote, packet->total))
-        return (unsigned char *)(uintptr_t)(packet->remote + packet->offset);
+    bool open = mr != NULL && mr->base.pd == qp->base.pd && (mr->access & IBV_ACCESS_REMOTE_WRITE);
+    unsigned char *place = open ? fake_mr_place(mr, packet->remote, packet->total) : NULL;
+    if (place != NULL) return place + packet->offset;
     fake_count("refused", 1);
     answer(qp, packet->psn, IBV_WC_REM_ACCESS_ERR);
     fake_qp_fail(qp);

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #undef ibv_reg_mr
@@ -75,7 +77,7 @@ bool fake_call_fails(const char *name)
 
 static bool is_object(const char *name)
 {
-    static const char *const objects[] = {"context", "pd", "mr", "registered", "cq", "qp", "channel"};
+    static const char *const objects[] = {"context", "pd", "mr", "dmabuf", "registered", "cq", "qp", "channel"};
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
         if (strcmp(objects[i], name) == 0) return true;
     return false;
@@ -92,6 +94,7 @@ void fake_verbs_calm(void)
     fake.failing_work.n = 0;
     fake.cut = false;
     fake.lock_limit = 0;
+    atomic_store(&fake.no_dmabuf, false);
     fake.full = 0;
     atomic_store(&fake.removed, false);
     atomic_store(&fake.delay, 0);
@@ -186,17 +189,21 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
     return 0;
 }
 
-static struct ibv_mr *register_bytes(struct ibv_pd *pd, void *address, size_t length, int access)
+/* A dma-buf's bytes are mapped, and not locked. */
+static struct ibv_mr *register_bytes(struct ibv_pd *pd, void *address, size_t length, int access, unsigned char *mapped, size_t mapped_length, size_t inside)
 {
     fake_mr_t *mr = calloc(1, sizeof *mr);
+    mr->mapped = mapped;
+    mr->mapped_length = mapped_length;
+    mr->bytes = mapped != NULL ? mapped + inside : address;
     pthread_mutex_lock(&fake.lock);
-    if (fake.lock_limit > 0 && fake.locked + length > fake.lock_limit) {
+    if (mapped == NULL && fake.lock_limit > 0 && fake.locked + length > fake.lock_limit) {
         pthread_mutex_unlock(&fake.lock);
         free(mr);
         errno = ENOMEM;
         return NULL;
     }
-    fake.locked += length;
+    if (mapped == NULL) fake.locked += length;
     uint32_t key = ++fake.next_key;
     mr->base = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length, .lkey = key, .rkey = key};
     mr->access = access;
@@ -209,7 +216,7 @@ static struct ibv_mr *register_bytes(struct ibv_pd *pd, void *address, size_t le
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-    return fake_device_call_fails("reg_mr", pd->context) ? NULL : register_bytes(pd, address, length, access);
+    return fake_device_call_fails("reg_mr", pd->context) ? NULL : register_bytes(pd, address, length, access, NULL, 0, 0);
 }
 
 /* With flags that a device may ignore. */
@@ -217,8 +224,41 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length,
 {
     if (iova != (uintptr_t)address) fake_count("misuse", 1);
     if (access & IBV_ACCESS_RELAXED_ORDERING) fake_count("relaxed", 1);
-    return fake_device_call_fails("reg_mr", pd->context) ? NULL : register_bytes(pd, address, length, (int)access);
+    return fake_device_call_fails("reg_mr", pd->context) ? NULL : register_bytes(pd, address, length, (int)access, NULL, 0, 0);
 }
+
+/*
+ * The kernel's rules: descriptor, range within the dma-buf, offset and address at the same place of a page. What it stands for is mapped
+ * where only the fake device looks, and stays so until it is unregistered, whoever closes the descriptor.
+ */
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int descriptor, int access)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct stat status;
+    if (fake_device_call_fails("reg_dmabuf_mr", pd->context)) return NULL;
+    if (atomic_load(&fake.no_dmabuf)) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
+    if (offset % page != iova % page) {
+        fake_count("misuse", 1);
+        errno = EINVAL;
+        return NULL;
+    }
+    if (fstat(descriptor, &status) != 0) return NULL; /* EBADF */
+    if (length == 0 || length > (uint64_t)status.st_size || offset > (uint64_t)status.st_size - length) {
+        fake_count("misuse", 1);
+        errno = EINVAL;
+        return NULL;
+    }
+    size_t inside = (size_t)(offset % page), whole = (inside + length + page - 1) / page * page;
+    void *mapped = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, (off_t)(offset - inside));
+    if (mapped == MAP_FAILED) return NULL;
+    fake_count("dmabuf", 1);
+    return register_bytes(pd, (void *)(uintptr_t)iova, length, access, mapped, whole, inside);
+}
+
+void fake_verbs_no_dmabuf(int none) { atomic_store(&fake.no_dmabuf, none != 0); }
 
 int ibv_dereg_mr(struct ibv_mr *base)
 {
@@ -226,9 +266,11 @@ int ibv_dereg_mr(struct ibv_mr *base)
     if (fake_call_fails("dereg_mr")) return errno;
     pthread_mutex_lock(&fake.lock);
     list_remove(&mr->link);
-    fake.locked -= base->length;
+    if (mr->mapped == NULL) fake.locked -= base->length;
+    if (mr->mapped != NULL) munmap(mr->mapped, mr->mapped_length);
     pthread_mutex_unlock(&fake.lock);
     fake_count("registered", -(long)base->length);
+    if (mr->mapped != NULL) fake_count("dmabuf", -1);
     free(mr);
     fake_count("mr", -1);
     return 0;
@@ -241,10 +283,11 @@ fake_mr_t *fake_mr_find(uint32_t key)
     return NULL;
 }
 
-bool fake_mr_covers(const fake_mr_t *mr, uint64_t address, uint32_t length)
+unsigned char *fake_mr_place(const fake_mr_t *mr, uint64_t address, uint32_t length)
 {
     uint64_t base = (uintptr_t)mr->base.addr;
-    return address >= base && length <= mr->base.length && address - base <= mr->base.length - length;
+    bool covered = address >= base && length <= mr->base.length && address - base <= mr->base.length - length;
+    return covered ? mr->bytes + (address - base) : NULL;
 }
 
 /* ---------------------------------------------------------------- completion queues */
@@ -507,10 +550,10 @@ int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_sen
     *entry = (fake_work_t){.id = work->wr_id, .opcode = work->opcode, .signalled = work->send_flags & IBV_SEND_SIGNALED, .length = length,
                            .immediate = work->imm_data, .remote = work->wr.rdma.remote_addr, .remote_key = work->wr.rdma.rkey,
                            .key = length > 0 ? work->sg_list->lkey : 0,
-                           .data = length > 0 ? (unsigned char *)(uintptr_t)work->sg_list->addr : NULL};
+                           .address = length > 0 ? work->sg_list->addr : 0};
     if ((work->send_flags & IBV_SEND_INLINE) && length > 0) {
-        memcpy(entry->copy, entry->data, length);
-        entry->data = entry->copy;
+        memcpy(entry->copy, (const void *)(uintptr_t)entry->address, length);
+        entry->address = 0;
     }
     if (qp->state == IBV_QPS_ERR) fake_qp_fail(qp);
     else fake_network_serve(qp);

@@ -36,6 +36,8 @@ void fake_verbs_break_device(void);
 void fake_verbs_remove_device(void);
 /** No more bytes than these can be registered at a time (ENOMEM); 0: any number. */
 void fake_verbs_lock_limit(unsigned long bytes);
+/** No device registers a dma-buf (EOPNOTSUPP). */
+void fake_verbs_no_dmabuf(int none);
 /** How many devices there are from now on, 1 to 4 (fake0 of 2.5 Gb/s, fake1 of 10, fake2 and fake3 of 2.5); also FAKE_VERBS_DEVICES. */
 void fake_verbs_devices(int count);
 /** Where sysfs is; "": nowhere. Devices lie in `root`/class/infiniband. Also FAKE_VERBS_SYSFS. */
@@ -52,7 +54,7 @@ void fake_verbs_hold_destroy(int held);
 /** Is nothing of this process's under way? */
 int fake_verbs_is_quiet(void);
 /**
- * "context", "pd", "mr", "cq", "qp", "channel": how many there are; "registered": bytes of the "mr". "rnr": receivers that were not ready; "overflow": completion queues
+ * "context", "pd", "mr", "cq", "qp", "channel": how many there are; "dmabuf": of the "mr", those of a dma-buf; "registered": bytes of the "mr". "rnr": receivers that were not ready; "overflow": completion queues
  * that overflowed; "misuse": rules of the interface that were broken; "writes", "sends": done; "refused": writes refused for their key.
  * A function's name: calls since fake_verbs_calm.
  */

@@ -29,6 +29,7 @@ struct Fake {
     decltype(&fake_verbs_fill) fill = find<decltype(&fake_verbs_fill)>("fake_verbs_fill");
     decltype(&fake_verbs_remove_device) remove_device = find<decltype(&fake_verbs_remove_device)>("fake_verbs_remove_device");
     decltype(&fake_verbs_lock_limit) lock_limit = find<decltype(&fake_verbs_lock_limit)>("fake_verbs_lock_limit");
+    decltype(&fake_verbs_no_dmabuf) no_dmabuf = find<decltype(&fake_verbs_no_dmabuf)>("fake_verbs_no_dmabuf");
     decltype(&fake_verbs_count) count = find<decltype(&fake_verbs_count)>("fake_verbs_count");
     decltype(&fake_verbs_devices) devices = find<decltype(&fake_verbs_devices)>("fake_verbs_devices");
     decltype(&fake_verbs_sysfs) sysfs = find<decltype(&fake_verbs_sysfs)>("fake_verbs_sysfs");

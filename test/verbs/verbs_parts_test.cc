@@ -64,13 +64,13 @@ TEST_F(Registry, MemoryThatWasUnmappedIsRegisteredAnew)
     ASSERT_EQ(verbs_memory_take(&memory, place, size, true, &region), QUOIT_OK);
     ASSERT_EQ(verbs_memory_take(&memory, static_cast<char *>(place) + 100, 1000, false, &again), QUOIT_OK);
     EXPECT_EQ(region, again) << "transfers of one moment share it";
-    verbs_memory_give(&memory, again);
-    verbs_memory_give(&memory, region);
+    verbs_memory_give(again);
+    verbs_memory_give(region);
     EXPECT_EQ(fake().count("mr"), 0u) << "an old registration could serve what is mapped there next";
     ASSERT_EQ(mmap(place, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
     ASSERT_EQ(verbs_memory_take(&memory, place, size, true, &region), QUOIT_OK);
     EXPECT_EQ(memory.made, 2u);
-    verbs_memory_give(&memory, region);
+    verbs_memory_give(region);
     munmap(place, size);
 }
 
@@ -86,7 +86,7 @@ TEST_F(Registry, DeclaredMemoryIsKeptWithinTheLimitAndTheOldestGoesFirst)
     EXPECT_EQ(memory.made, 0u) << "registered before it was used";
     for (int use : {0, 1, 0, 2, 0}) { /* 1 is the one used longest ago when 2 comes */
         ASSERT_EQ(verbs_memory_take(&memory, bytes[use].data() + 5, 100, true, &region), QUOIT_OK);
-        verbs_memory_give(&memory, region);
+        verbs_memory_give(region);
     }
     EXPECT_EQ(memory.made, 3u);
     EXPECT_EQ(memory.dropped, 1u);
@@ -94,7 +94,7 @@ TEST_F(Registry, DeclaredMemoryIsKeptWithinTheLimitAndTheOldestGoesFirst)
     ASSERT_EQ(verbs_memory_take(&memory, bytes[0].data(), size, true, &region), QUOIT_OK);
     verbs_memory_forget(&memory, bytes[0].data());
     EXPECT_EQ(memory.dropped, 1u) << "a transfer was under way";
-    verbs_memory_give(&memory, region);
+    verbs_memory_give(region);
     EXPECT_EQ(memory.dropped, 2u);
     verbs_memory_forget(&memory, bytes[2].data());
     EXPECT_EQ(memory.dropped, 3u);
@@ -136,7 +136,7 @@ struct Watched : Registry {
     void use(char *place, bool writable = false)
     {
         ASSERT_EQ(verbs_memory_take(&memory, place + 100, size - 200, writable, &region), QUOIT_OK) << error_text();
-        verbs_memory_give(&memory, region);
+        verbs_memory_give(region);
     }
     std::string counts() const
     {
@@ -203,14 +203,14 @@ TEST_F(Watched, RegionsThatOverlapAreWatchedEach)
     verbs_region_t *first, *second;
     ASSERT_EQ(verbs_memory_take(&memory, place, 20000, false, &first), QUOIT_OK);
     ASSERT_EQ(verbs_memory_take(&memory, place + 15000, 20000, false, &second), QUOIT_OK);
-    verbs_memory_give(&memory, second);
-    verbs_memory_give(&memory, first);
+    verbs_memory_give(second);
+    verbs_memory_give(first);
     use(map()), use(map()); /* three entries: the second is gone, then kept are the first and the two */
     EXPECT_EQ(memory.evicted, 1u);
     ASSERT_EQ(madvise(place + 16384, 4096, MADV_DONTNEED), 0); /* the page that both had */
     ASSERT_EQ(verbs_memory_take(&memory, place, 20000, false, &first), QUOIT_OK);
     EXPECT_EQ(memory.invalidated, 1u) << "its last page was not watched any more";
-    verbs_memory_give(&memory, first);
+    verbs_memory_give(first);
     munmap(place, size);
 }
 
@@ -290,13 +290,13 @@ TEST_F(Registry, AgreesWithAModel)
         default:
             if (taken.empty()) break;
             std::swap(taken[random() % taken.size()], taken.back());
-            verbs_memory_give(&memory, taken.back());
+            verbs_memory_give(taken.back());
             taken.pop_back();
         }
         ASSERT_LE(memory.kept, memory.config.bytes) << "step " << step << ", seed " << seed;
         ASSERT_EQ(memory.made - memory.dropped, fake().count("mr")) << "step " << step << ", seed " << seed;
     }
-    for (auto *region : taken) verbs_memory_give(&memory, region);
+    for (auto *region : taken) verbs_memory_give(region);
     for (auto *base : declared) verbs_memory_forget(&memory, base);
     EXPECT_EQ(fake().count("mr"), 0u);
 }

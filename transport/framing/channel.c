@@ -24,6 +24,8 @@ quoit_status_t channel_create(const channel_config_t *config, const char *name, 
     fresh->free_slot = UINT32_MAX;
     list_init(&fresh->active);
     list_init(&fresh->writing);
+    list_init(&fresh->stopped_sends);
+    list_init(&fresh->stopped_recvs);
     list_init(&fresh->receiving);
     list_init(&fresh->notices);
     list_init(&fresh->free_stages);
@@ -57,6 +59,8 @@ void channel_open(channel_t *channel, const char *name, void *const *pipes, int 
 void channel_destroy(channel_t *channel)
 {
     if (!channel) return;
+    while (!list_is_empty(&channel->stopped_recvs))
+        channel_recv_end(channel, container_of(channel->stopped_recvs.next, recv_node_t, link), QUOIT_ERR_CLOSED);
     channel_rails_free(channel);
     channel_memory_free(channel);
     free(channel->text);
@@ -103,6 +107,8 @@ static void end_everything(channel_t *channel, bool only_asks)
         if (channel->outlets[i].send) channel_send_end(channel, channel->outlets[i].send, status);
     end_sends(channel, &channel->active, status);
     end_sends(channel, &channel->writing, status);
+    end_sends(channel, &channel->stopped_sends, status);
+    if (!only_asks) end_recvs(channel, &channel->stopped_recvs, status); /* all of it is here */
     end_recvs(channel, &channel->receiving, status);
     for (size_t i = 0; i < channel->bucket_count; i++) {
         for (key_entry_t *entry = channel->buckets[i], *next; entry; entry = next) {
@@ -151,7 +157,7 @@ void channel_close(channel_t *channel) { channel->closing = true; }
 
 bool channel_peer_closed(const channel_t *channel)
 {
-    return channel->goodbye && list_is_empty(&channel->notices) && channel->unexpected == 0;
+    return channel->goodbye && list_is_empty(&channel->notices) && channel->unexpected == 0 && list_is_empty(&channel->stopped_recvs);
 }
 
 void channel_count(const channel_t *channel, uint64_t *sent, uint64_t *received)
@@ -222,6 +228,8 @@ void channel_cancel(channel_t *channel, uint64_t comm)
     }
     cancel_list_sends(channel, &channel->active, comm);
     cancel_list_sends(channel, &channel->writing, comm);
+    cancel_list_sends(channel, &channel->stopped_sends, comm);
+    cancel_list_recvs(channel, &channel->stopped_recvs, comm);
     cancel_list_recvs(channel, &channel->receiving, comm);
     for (size_t i = 0; i < channel->bucket_count; i++) {
         for (key_entry_t *entry = channel->buckets[i], *next; entry; entry = next) {

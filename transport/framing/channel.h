@@ -42,12 +42,16 @@ typedef struct pipe_ops {
  * the channel but for channel_path.
  */
 typedef struct direct_ops {
-    /** May the peer write there? Number of keys that open it; 0: no, its bytes come through the pipes. `window` is what conceal is given. */
-    unsigned (*expose)(void *context, void *buffer, size_t length, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window);
+    /**
+     * May the peer write there? Number of keys that open it; 0: no, its bytes come through the pipes. `window` is what conceal is given.
+     * memory: NULL, or what channel_device_recv was given for a buffer that is a device's.
+     */
+    unsigned (*expose)(void *context, void *buffer, size_t length, void *memory, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window);
     /** The recv has ended. `revoke`: not by its bytes' arrival, so the peer may be writing; when this returns it cannot any more. */
     void (*conceal)(void *context, void *window, bool revoke);
     /** Write; channel_written(send) tells the end, channel_arrived(token) is to be called on the other side. NULL: use the pipes. */
-    void *(*begin)(void *context, const void *buffer, size_t length, uint64_t address, const uint32_t *keys, unsigned count, uint32_t token, void *send);
+    void *(*begin)(void *context, const void *buffer, size_t length, void *memory, uint64_t address, const uint32_t *keys, unsigned count, uint32_t token,
+                   void *send);
     /** The send has ended some other way: when this returns its buffer is not read any more. */
     void (*end)(void *context, void *writing);
     /** The peer called channel_path. An error (with text) breaks the channel. */
@@ -112,6 +116,13 @@ quoit_status_t channel_status(const channel_t *channel);
 /** An error is returned for bad arguments only; whatever else is wrong (a failed channel too) is told by transfer->status. */
 quoit_status_t channel_send(channel_t *channel, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer);
 quoit_status_t channel_recv(channel_t *channel, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer);
+/**
+ * The same for buffers that no processor may touch; `memory` is for direct_ops_t, and not NULL. A transfer that cannot go directly stops
+ * with ERR_AGAIN; channel_device_host goes on with it: see device_host in quoit_transport.h.
+ */
+quoit_status_t channel_device_send(channel_t *channel, quoit_key_t key, void *memory, const void *buffer, size_t length, quoit_transfer_t *transfer);
+quoit_status_t channel_device_recv(channel_t *channel, quoit_key_t key, void *memory, void *buffer, size_t length, quoit_transfer_t *transfer);
+quoit_status_t channel_device_host(channel_t *channel, quoit_transfer_t *transfer, void *host);
 quoit_status_t channel_notify(channel_t *channel, const void *data, size_t length);
 void channel_cancel(channel_t *channel, uint64_t comm);
 /** Say goodbye once everything before it is out. channel_idle tells when. */

@@ -6,12 +6,15 @@
  */
 #include "transport/framing/channel_internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 bool channel_write_directly(channel_t *channel, send_node_t *send, const frame_t *grant)
 {
     const direct_ops_t *direct = channel->config.direct;
     uint32_t token;
     if (!direct || !grant->direct || !channel_grant_token(grant->grant, &token)) return false;
-    send->writing = direct->begin(channel->config.direct_context, send->buffer, send->length, grant->offset, grant->remote_key,
+    send->writing = direct->begin(channel->config.direct_context, send->buffer, send->length, send->memory, grant->offset, grant->remote_key,
                                   grant->direct, token, send);
     if (!send->writing) return false;
     list_append(&channel->writing, &send->link);
@@ -40,6 +43,35 @@ uint64_t channel_arrived(channel_t *channel, uint32_t token)
     if (recv->received == recv->length) recv->claimed = recv->length;
     channel_recv_check(channel, recv);
     return piece;
+}
+
+static bool is_listed(const list_t *list, const list_t *link)
+{
+    for (const list_t *each = list->next; each != list; each = each->next)
+        if (each == link) return true;
+    return false;
+}
+
+quoit_status_t channel_device_host(channel_t *channel, quoit_transfer_t *transfer, void *host)
+{
+    recv_node_t *recv = (recv_node_t *)(void *)transfer->opaque;
+    send_node_t *send = (send_node_t *)(void *)transfer->opaque;
+    if (transfer->status != QUOIT_ERR_AGAIN || !host)
+        return error_set(QUOIT_ERR_INVALID, "%s: memory of the host at %p for a transfer that did not ask for any", channel->name, host);
+    if (is_listed(&channel->stopped_recvs, &recv->link)) {
+        memcpy(host, recv->bounce, recv->length);
+        list_remove(&recv->link);
+        free(recv->bounce);
+        transfer->status = QUOIT_OK;
+        return QUOIT_OK;
+    }
+    list_remove(&send->link);
+    send->memory = NULL;
+    send->buffer = host;
+    transfer->status = QUOIT_IN_PROGRESS;
+    quoit_status_t status = channel_send_go(channel, send);
+    if (status != QUOIT_OK) channel_break(channel, status);
+    return QUOIT_OK;
 }
 
 void channel_count_direct(channel_t *channel, uint64_t sent, uint64_t received)

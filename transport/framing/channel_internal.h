@@ -39,6 +39,7 @@ typedef struct send_node {
     uint64_t length, assigned, written; /* bytes: all, given to outlets, gone */
     uint64_t grant;
     void *writing; /* the transport writes it directly; NULL: it does not */
+    void *memory;  /* the buffer is a device's: what direct_ops_t is to be told; NULL: the host's */
 } send_node_t;
 
 /** A recv. Lies in transfer->opaque. */
@@ -51,6 +52,8 @@ typedef struct recv_node {
     void *window;                       /* the peer may write into the buffer; NULL: it may not */
     bool started;                       /* its start frame came */
     bool broken;                        /* a segment was cut off by the sender: it never ends by itself */
+    void *memory;                       /* as a send's */
+    unsigned char *bounce;              /* owned: device memory whose bytes come through the pipes: they wait here for device_host */
 } recv_node_t;
 
 static_assert(sizeof(send_node_t) <= sizeof(((quoit_transfer_t *)0)->opaque), "a send fits into the transfer");
@@ -143,6 +146,7 @@ struct channel {
     list_t active;    /* send_node_t with a grant and bytes that no outlet has yet */
     list_t writing;   /* send_node_t that the transport writes directly; with rails, those that wait for receipts only */
     list_t receiving; /* recv_node_t whose start was seen */
+    list_t stopped_sends, stopped_recvs; /* of device memory, that wait for channel_device_host */
     list_t notices;   /* block_t */
     block_t *shown;   /* the notice that was given out last */
 
@@ -194,6 +198,10 @@ void channel_recv_check(channel_t *channel, recv_node_t *recv); /* ends it when 
 /** A start frame came. EAGER: *recv or *block says where the payload goes; neither: nowhere. */
 quoit_status_t channel_start_arrived(channel_t *channel, const frame_t *frame, recv_node_t **recv, block_t **block);
 quoit_status_t channel_eager_complete(channel_t *channel, recv_node_t *recv, block_t *block, const frame_t *frame);
+/** Where the processor may write the message; for device memory only after channel_recv_prepare. */
+static inline unsigned char *channel_recv_place(const recv_node_t *recv) { return recv->memory ? recv->bounce : recv->buffer; }
+/** Bytes are about to come to the processor: a device's buffer gets memory of ours. */
+quoit_status_t channel_recv_prepare(channel_t *channel, recv_node_t *recv);
 quoit_status_t channel_grant_arrived(channel_t *channel, const frame_t *frame);
 quoit_status_t channel_refuse_arrived(channel_t *channel, const frame_t *frame);
 void channel_block_drop(channel_t *channel, block_t *block);
@@ -231,6 +239,7 @@ quoit_status_t channel_piece_claim(channel_t *channel, const frame_t *frame, rec
 /** Append a frame to a pipe's queue, all or nothing; `data` holds the payload in `length` bytes, DATA gets its last byte. */
 quoit_status_t channel_stage(channel_t *channel, int pipe, const frame_t *frame, const void *data, size_t length);
 quoit_status_t channel_send_activate(channel_t *channel, send_node_t *send, const frame_t *grant);
+quoit_status_t channel_send_go(channel_t *channel, send_node_t *send); /* through the pipes; it is in no list */
 void channel_outlet_forget(channel_t *channel, const send_node_t *send); /* no outlet touches its memory any more */
 void channel_outlet_clear(channel_t *channel, int pipe);                 /* forget what is queued; sends have ended */
 

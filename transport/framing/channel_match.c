@@ -57,6 +57,22 @@ static void conceal(channel_t *channel, recv_node_t *recv, bool revoke)
     channel->config.direct->conceal(channel->config.direct_context, window, revoke);
 }
 
+quoit_status_t channel_recv_prepare(channel_t *channel, recv_node_t *recv)
+{
+    if (!recv->memory || recv->bounce || recv->length == 0) return QUOIT_OK;
+    recv->bounce = malloc(recv->length);
+    if (recv->bounce) return QUOIT_OK;
+    return error_set(QUOIT_ERR_NO_MEMORY, "%s: no memory for a message of %llu bytes that cannot be written to a device directly", channel->name,
+                     (unsigned long long)recv->length);
+}
+
+/* Its bytes are in memory of ours; it ends when they are fetched. */
+static void recv_stop(channel_t *channel, recv_node_t *recv)
+{
+    list_append(&channel->stopped_recvs, &recv->link);
+    recv_transfer(recv)->status = QUOIT_ERR_AGAIN;
+}
+
 void channel_recv_end(channel_t *channel, recv_node_t *recv, quoit_status_t status)
 {
     list_remove(&recv->link);
@@ -72,6 +88,11 @@ void channel_recv_end(channel_t *channel, recv_node_t *recv, quoit_status_t stat
     }
     quoit_transfer_t *transfer = recv_transfer(recv);
     if (status == QUOIT_OK) transfer->length = recv->length;
+    if (status == QUOIT_OK && recv->bounce) {
+        recv_stop(channel, recv);
+        return;
+    }
+    free(recv->bounce);
     transfer->status = status;
 }
 
@@ -150,8 +171,8 @@ static quoit_status_t announce(channel_t *channel, recv_node_t *recv)
     const direct_ops_t *direct = channel->config.direct;
     uint32_t token;
     if (direct && is_large(channel, recv->length) && channel_grant_token(recv->grant, &token))
-        frame.direct = (uint8_t)direct->expose(channel->config.direct_context, recv->buffer, recv->length, &frame.offset, frame.remote_key,
-                                               &recv->window);
+        frame.direct = (uint8_t)direct->expose(channel->config.direct_context, recv->buffer, recv->length, recv->memory, &frame.offset,
+                                               frame.remote_key, &recv->window);
     return channel_stage(channel, 0, &frame, NULL, 0);
 }
 
@@ -195,7 +216,7 @@ quoit_status_t channel_start_arrived(channel_t *channel, const frame_t *frame, r
         channel_entry_release(channel, entry);
         if (eager) {
             *recv = first;
-            return QUOIT_OK;
+            return channel_recv_prepare(channel, first);
         }
         return ask_started(channel, first, frame);
     }
@@ -229,7 +250,9 @@ quoit_status_t channel_eager_complete(channel_t *channel, recv_node_t *recv, blo
     recv_node_t *waiting = block->waiting;
     if (!waiting && !block->discard) return QUOIT_OK;
     if (waiting) {
-        if (waiting->length > 0) memcpy(waiting->buffer, block->payload, waiting->length);
+        quoit_status_t status = channel_recv_prepare(channel, waiting);
+        if (status != QUOIT_OK) return status;
+        if (waiting->length > 0) memcpy(channel_recv_place(waiting), block->payload, waiting->length);
         block->waiting = NULL;
         channel_recv_end(channel, waiting, QUOIT_OK);
     }
@@ -264,7 +287,7 @@ static quoit_status_t recv_ended_before(channel_t *channel, const key_entry_t *e
     return channel_status(channel);
 }
 
-quoit_status_t channel_recv(channel_t *channel, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
+static quoit_status_t post_recv(channel_t *channel, quoit_key_t key, void *memory, void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     if (!transfer || (!buffer && length > 0) || length > FRAME_LENGTH_LIMIT)
         return error_set(QUOIT_ERR_INVALID, "recv of %zu bytes to %p: no such buffer, or no transfer", length, buffer);
@@ -273,7 +296,7 @@ quoit_status_t channel_recv(channel_t *channel, quoit_key_t key, void *buffer, s
     if (transfer->status != QUOIT_OK) return QUOIT_OK;
 
     recv_node_t *recv = (recv_node_t *)(void *)transfer->opaque;
-    *recv = (recv_node_t){.key = key, .buffer = buffer, .length = length};
+    *recv = (recv_node_t){.key = key, .buffer = buffer, .length = length, .memory = memory};
     list_init(&recv->link);
     transfer->status = QUOIT_IN_PROGRESS;
     quoit_status_t status = QUOIT_OK;
@@ -291,6 +314,24 @@ quoit_status_t channel_recv(channel_t *channel, quoit_key_t key, void *buffer, s
     if (status != QUOIT_OK) channel_break(channel, status);
     if (status != QUOIT_OK && transfer->status == QUOIT_IN_PROGRESS) channel_recv_end(channel, recv, status);
     return QUOIT_OK;
+}
+
+quoit_status_t channel_recv(channel_t *channel, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    return post_recv(channel, key, NULL, buffer, length, transfer);
+}
+
+/* Only direct writing spares the processor the bytes; a peer that lends copies them by itself. */
+static quoit_status_t check_device(const channel_t *channel)
+{
+    if (channel->config.direct && !channel->config.lend) return QUOIT_OK;
+    return error_set(QUOIT_ERR_UNSUPPORTED, "%s: messages of this connection go through the processor", channel->name);
+}
+
+quoit_status_t channel_device_recv(channel_t *channel, quoit_key_t key, void *memory, void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    quoit_status_t status = check_device(channel);
+    return status == QUOIT_OK ? post_recv(channel, key, length > 0 ? memory : NULL, buffer, length, transfer) : status;
 }
 
 /* ---------------------------------------------------------------- sending side */
@@ -315,6 +356,7 @@ static quoit_status_t break_send(channel_t *channel, key_entry_t *entry)
     while (!list_is_empty(&entry->grants)) channel_block_drop(channel, container_of(entry->grants.next, block_t, link));
     end_sends_of(channel, &channel->active, entry->key);
     end_sends_of(channel, &channel->writing, entry->key);
+    end_sends_of(channel, &channel->stopped_sends, entry->key);
     return status;
 }
 
@@ -406,25 +448,36 @@ static quoit_status_t send_ask(channel_t *channel, send_node_t *send)
     return grant_matched(channel, entry, send, &grant);
 }
 
-quoit_status_t channel_send(channel_t *channel, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
+static quoit_status_t post_send(channel_t *channel, quoit_key_t key, void *memory, const void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     if (!transfer || (!buffer && length > 0) || length > FRAME_LENGTH_LIMIT)
         return error_set(QUOIT_ERR_INVALID, "send of %zu bytes from %p: no such buffer, or no transfer", length, buffer);
     transfer->status = send_ended_before(channel, key);
     if (transfer->status != QUOIT_OK) return QUOIT_OK;
     uint64_t cost = channel_cost(length);
-    if (length <= channel->config.eager_limit && cost <= channel->credit) {
+    if (length <= channel->config.eager_limit && cost <= channel->credit && !memory) {
         frame_t frame = {.type = FRAME_EAGER, .what = transfer->what, .key = key, .total = length, .length = length};
         transfer->status = channel_stage(channel, 0, &frame, buffer, length);
         if (transfer->status == QUOIT_OK) channel->credit -= cost;
         return QUOIT_OK;
     }
     send_node_t *send = (send_node_t *)(void *)transfer->opaque;
-    *send = (send_node_t){.key = key, .buffer = buffer, .length = length};
+    *send = (send_node_t){.key = key, .buffer = buffer, .length = length, .memory = memory};
     list_init(&send->link);
     transfer->status = QUOIT_IN_PROGRESS;
     quoit_status_t status = send_ask(channel, send);
     if (status == QUOIT_OK) return QUOIT_OK;
     if (transfer->status == QUOIT_IN_PROGRESS) channel_send_end(channel, send, status);
     return QUOIT_OK;
+}
+
+quoit_status_t channel_send(channel_t *channel, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    return post_send(channel, key, NULL, buffer, length, transfer);
+}
+
+quoit_status_t channel_device_send(channel_t *channel, quoit_key_t key, void *memory, const void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    quoit_status_t status = check_device(channel);
+    return status == QUOIT_OK ? post_send(channel, key, length > 0 ? memory : NULL, buffer, length, transfer) : status;
 }

@@ -21,6 +21,8 @@ quoit_status_t channel_piece_claim(channel_t *channel, const frame_t *frame, rec
         return error_set(QUOIT_ERR_PROTOCOL, "data of %llu bytes for a message of %llu, where %llu of %llu bytes are missing",
                          (unsigned long long)frame->length, (unsigned long long)frame->total,
                          (unsigned long long)(recv->length - recv->claimed), (unsigned long long)recv->length);
+    status = channel_recv_prepare(channel, recv);
+    if (status != QUOIT_OK) return status;
     recv->claimed += frame->length;
     *result = recv;
     return QUOIT_OK;
@@ -124,7 +126,7 @@ static quoit_status_t frame_end(channel_t *channel, inlet_t *inlet, bool good)
 static unsigned char *payload_place(const inlet_t *inlet)
 {
     if (inlet->payload == 0) return NULL;
-    if (inlet->recv) return inlet->recv->buffer + inlet->frame.offset + inlet->done;
+    if (inlet->recv) return channel_recv_place(inlet->recv) + inlet->frame.offset + inlet->done;
     if (inlet->block) return inlet->block->payload + inlet->done;
     return NULL;
 }

@@ -120,11 +120,21 @@ quoit_status_t channel_send_activate(channel_t *channel, send_node_t *send, cons
 {
     send->grant = grant->grant;
     if (channel_write_directly(channel, send, grant)) return QUOIT_OK;
+    if (send->memory) {
+        list_append(&channel->stopped_sends, &send->link);
+        send_transfer(send)->status = QUOIT_ERR_AGAIN;
+        return QUOIT_OK;
+    }
+    return channel_send_go(channel, send);
+}
+
+quoit_status_t channel_send_go(channel_t *channel, send_node_t *send)
+{
     if (send->assigned > 0 || send->length > channel->config.eager_limit) {
         list_append(&channel->active, &send->link);
         return QUOIT_OK;
     }
-    frame_t frame = {.type = FRAME_DATA, .key = send->key, .grant = grant->grant, .total = send->length, .length = send->length};
+    frame_t frame = {.type = FRAME_DATA, .key = send->key, .grant = send->grant, .total = send->length, .length = send->length};
     quoit_status_t status = channel_stage(channel, 0, &frame, send->buffer, send->length);
     if (status == QUOIT_OK) channel_send_end(channel, send, QUOIT_OK);
     else list_append(&channel->active, &send->link);

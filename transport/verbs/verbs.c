@@ -269,6 +269,82 @@ static quoit_status_t verbs_reg(quoit_transport_t *base, const void *pointer, si
 
 static void verbs_dereg(quoit_transport_t *base, const void *pointer) { verbs_memory_forget(&own(base)->memory, pointer); }
 
+/* ---------------------------------------------------------------- memory of devices */
+
+static verbs_kind_t *find_kind(verbs_transport_t *transport, const char *name)
+{
+    for (int i = 0; i < transport->kinds; i++)
+        if (strcmp(transport->kind[i].name, name) == 0) return &transport->kind[i];
+    return NULL;
+}
+
+static quoit_status_t verbs_device_reach(quoit_transport_t *base, const char *name)
+{
+    verbs_transport_t *transport = own(base);
+    verbs_memory_config_t config = transport->options.memory;
+    if (find_kind(transport, name) != NULL) return QUOIT_OK;
+    if (transport->kinds == VERBS_KINDS || strlen(name) >= VERBS_KIND_CAPACITY)
+        return error_set(QUOIT_ERR_UNSUPPORTED, "verbs: there is no room for device %s, beside %d others", name, transport->kinds);
+    config.watch = transport->options.keep_exported;
+    verbs_kind_t *kind = &transport->kind[transport->kinds];
+    verbs_memory_init(&kind->memory, transport->library, transport->memory.pd, transport->memory.devices, &config);
+    quoit_status_t status = verbs_dmabuf_check(&kind->memory);
+    if (status != QUOIT_OK) return error_prefix(status, "verbs");
+    snprintf(kind->name, sizeof kind->name, "%s", name);
+    kind->memory.kind = kind->name;
+    transport->kinds++;
+    return QUOIT_OK;
+}
+
+static quoit_status_t verbs_device_take(quoit_transport_t *base, const quoit_device_memory_t *memory, quoit_region_t **region)
+{
+    verbs_kind_t *kind = find_kind(own(base), memory->kind);
+    verbs_region_t *taken;
+    if (kind == NULL) return error_set(QUOIT_ERR_INVALID, "verbs: device %s was not asked for by device_reach", memory->kind);
+    quoit_status_t status = verbs_dmabuf_take(&kind->memory, memory, &taken);
+    if (status == QUOIT_OK) *region = (quoit_region_t *)taken;
+    return status;
+}
+
+static void verbs_device_give(quoit_transport_t *base, quoit_region_t *region)
+{
+    (void)base;
+    verbs_memory_give((verbs_region_t *)region);
+}
+
+static void verbs_device_forget(quoit_transport_t *base, const char *name, const void *pointer, size_t length)
+{
+    verbs_kind_t *kind = find_kind(own(base), name);
+    if (kind != NULL) verbs_dmabuf_forget(&kind->memory, (uintptr_t)pointer, length);
+}
+
+static quoit_status_t verbs_device_send(quoit_endpoint_t *base, quoit_key_t key, quoit_region_t *region, const void *buffer, size_t length,
+                                        quoit_transfer_t *transfer)
+{
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    verbs_endpoint_wake(endpoint);
+    return channel_device_send(endpoint->channel, key, region, buffer, length, transfer);
+}
+
+static quoit_status_t verbs_device_recv(quoit_endpoint_t *base, quoit_key_t key, quoit_region_t *region, void *buffer, size_t length,
+                                        quoit_transfer_t *transfer)
+{
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    verbs_endpoint_wake(endpoint);
+    quoit_status_t status = channel_device_recv(endpoint->channel, key, region, buffer, length, transfer);
+    verbs_endpoint_check_parted(endpoint);
+    return status;
+}
+
+static quoit_status_t verbs_device_host(quoit_endpoint_t *base, quoit_transfer_t *transfer, void *host)
+{
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    verbs_endpoint_wake(endpoint);
+    quoit_status_t status = channel_device_host(endpoint->channel, transfer, host);
+    verbs_endpoint_check_parted(endpoint);
+    return status;
+}
+
 /* ---------------------------------------------------------------- the table */
 
 static const char *verbs_describe(quoit_endpoint_t *base) { return ((verbs_endpoint_t *)base)->description; }
@@ -282,7 +358,7 @@ const quoit_transport_ops_t transport_verbs = {
     .abi = QUOIT_TRANSPORT_ABI,
     .struct_size = sizeof(quoit_transport_ops_t),
     .name = "verbs",
-    .flags = QUOIT_TRANSPORT_MESSAGE | QUOIT_TRANSPORT_PUT,
+    .flags = QUOIT_TRANSPORT_MESSAGE | QUOIT_TRANSPORT_PUT | QUOIT_TRANSPORT_DEVICE,
     .probe = verbs_probe,
     .open = verbs_open,
     .close = verbs_close,
@@ -312,4 +388,11 @@ const quoit_transport_ops_t transport_verbs = {
     .ring = unmapped_ring,
     .describe = verbs_describe,
     .count = verbs_count,
+    .device_reach = verbs_device_reach,
+    .device_take = verbs_device_take,
+    .device_give = verbs_device_give,
+    .device_forget = verbs_device_forget,
+    .device_send = verbs_device_send,
+    .device_recv = verbs_device_recv,
+    .device_host = verbs_device_host,
 };

@@ -12,6 +12,7 @@
  *   verbs_stream.c     the stream queue pair: a byte pipe out of SENDs into posted buffers, with credit
  *   verbs_direct.c     the direct queue pair: RDMA writes into granted buffers        verbs_reset.c   stopping them
  *   verbs_memory.c     registrations              verbs_watch.c    memory that goes away
+ *   verbs_dmabuf.c     those of a device's memory
  *   verbs_reaper.c     a thread that destroys queue pairs
  *   verbs_device.c     device, port, GID          verbs_place.c    where a device is attached
  *   verbs_library.c    libibverbs at run time
@@ -47,8 +48,10 @@ enum {
     VERBS_DIRECT_SENDS = 64,   /* writes that may be under way from one side */
     VERBS_LEAST_DEPTH = 8,
     VERBS_MOST_DEPTH = 1024,
+    VERBS_KINDS = 8, /* of devices whose memory is sent from and received into */
     VERBS_MANY = 64, /* endpoints; those that come later have fewer buffers */
     VERBS_TEXT_CAPACITY = 256,
+    VERBS_KIND_CAPACITY = 32,
     VERBS_DESCRIPTION_CAPACITY = 640
 };
 
@@ -216,9 +219,16 @@ typedef struct verbs_options {
     int traffic_class, service_level, pkey_index;
     uint32_t depth, buffer_size;
     verbs_memory_config_t memory;
+    bool keep_exported;    /* VERBS_REGISTRATION_CACHE, whatever the kernel can watch */
     bool adaptive_routing; /* the end of a message that is written is sent apart */
     int connect_ms;
 } verbs_options_t;
+
+/** A kind of device whose memory is reached by dma-buf, and what of it is registered. */
+typedef struct verbs_kind {
+    char name[VERBS_KIND_CAPACITY];
+    verbs_memory_t memory;
+} verbs_kind_t;
 
 struct verbs_transport {
     quoit_transport_t base;
@@ -233,6 +243,8 @@ struct verbs_transport {
     verbs_slot_t *slots;    /* owned */
     unsigned slot_count, numbers; /* the latter: slots in use */
     verbs_memory_t memory;
+    verbs_kind_t kind[VERBS_KINDS]; /* those that device_reach was asked for */
+    int kinds;
     bool told_unregistered; /* the log has the warning that memory could not be registered */
     quoit_transport_t *control; /* a transport of its own: tcp */
     int epoll, timer;

@@ -75,7 +75,7 @@ static void put_free(verbs_endpoint_t *endpoint, verbs_put_t *put)
             if (write->put == put) write->put = NULL;
         }
     }
-    if (put->message == NULL) verbs_memory_give(&endpoint->transport->memory, put->region);
+    if (put->message == NULL) verbs_memory_give(put->region);
     put->region = NULL;
     list_remove(&put->link);
     list_append(&endpoint->free_puts, &put->link);
@@ -83,7 +83,7 @@ static void put_free(verbs_endpoint_t *endpoint, verbs_put_t *put)
 
 static void message_free(verbs_endpoint_t *endpoint, verbs_message_t *message)
 {
-    verbs_memory_give(&endpoint->transport->memory, message->region);
+    verbs_memory_give(message->region);
     list_remove(&message->link);
     list_append(&endpoint->free_messages, &message->link);
 }
@@ -110,6 +110,19 @@ static void tell_unregistered(verbs_transport_t *transport)
     transport->told_unregistered = true;
 }
 
+/* The buffer's registration; of a device's memory it is known already. NULL: it goes over the stream. */
+static verbs_region_t *region_of(verbs_endpoint_t *endpoint, const void *buffer, size_t length, void *known, bool writable)
+{
+    verbs_region_t *region = known;
+    if (region != NULL) {
+        verbs_memory_hold(region);
+    } else if (verbs_memory_take(&endpoint->transport->memory, buffer, length, writable, &region) != QUOIT_OK) {
+        tell_unregistered(endpoint->transport);
+        return NULL;
+    }
+    return region;
+}
+
 static bool is_broken(const verbs_endpoint_t *endpoint)
 {
     for (int i = 0; i < endpoint->links; i++)
@@ -128,16 +141,14 @@ static void *begin_pieces(verbs_endpoint_t *endpoint, const verbs_message_t *mes
 }
 
 /* The grant's keys are those of the peer's rails, and link i joins the i-th. */
-static void *direct_begin(void *context, const void *buffer, size_t length, uint64_t address, const uint32_t *keys, unsigned count, uint32_t token, void *send)
+static void *direct_begin(void *context, const void *buffer, size_t length, void *memory, uint64_t address, const uint32_t *keys, unsigned count,
+                          uint32_t token, void *send)
 {
     verbs_endpoint_t *endpoint = context;
-    verbs_region_t *region;
     void *made = NULL;
     if (is_broken(endpoint) || count < (unsigned)endpoint->links) return NULL;
-    if (verbs_memory_take(&endpoint->transport->memory, buffer, length, false, &region) != QUOIT_OK) {
-        tell_unregistered(endpoint->transport);
-        return NULL;
-    }
+    verbs_region_t *region = region_of(endpoint, buffer, length, memory, false);
+    if (region == NULL) return NULL;
     if (is_split(endpoint)) {
         verbs_message_t message = {.buffer = buffer, .length = length, .address = address, .token = token, .send = send, .region = region};
         for (int i = 0; i < endpoint->links; i++) message.keys[i] = keys[i];
@@ -150,21 +161,17 @@ static void *direct_begin(void *context, const void *buffer, size_t length, uint
         }
         made = put;
     }
-    if (made == NULL) verbs_memory_give(&endpoint->transport->memory, region);
+    if (made == NULL) verbs_memory_give(region);
     return made;
 }
 
-static unsigned direct_expose(void *context, void *buffer, size_t length, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window)
+static unsigned direct_expose(void *context, void *buffer, size_t length, void *memory, uint64_t *address, uint32_t keys[FRAME_KEYS], void **window)
 {
     verbs_endpoint_t *endpoint = context;
-    verbs_memory_t *memory = &endpoint->transport->memory;
-    verbs_region_t *region;
     if (is_broken(endpoint)) return 0;
-    if (verbs_memory_take(memory, buffer, length, true, &region) != QUOIT_OK) {
-        tell_unregistered(endpoint->transport);
-        return 0;
-    }
-    *address = (uintptr_t)buffer;
+    verbs_region_t *region = region_of(endpoint, buffer, length, memory, true);
+    if (region == NULL) return 0;
+    *address = (uintptr_t)buffer + region->shift;
     for (int i = 0; i < endpoint->links; i++) keys[i] = region->mr[i] != NULL ? region->mr[i]->rkey : 0;
     *window = region;
     return (unsigned)endpoint->links;
@@ -179,7 +186,7 @@ static bool post_write(verbs_link_t *link, verbs_put_t *put, int *error)
     uint32_t length = left < WRITE_MOST ? (uint32_t)left : WRITE_MOST, index = (direct->write_first + direct->write_count) % VERBS_DIRECT_SENDS;
     bool apart = link->endpoint->transport->options.adaptive_routing && put->length >= ENDS_APART; /* packets with an immediate go one way only */
     bool last = apart ? left == 0 : length == left, signalled = last || direct->unsignalled + 1 >= VERBS_DIRECT_SENDS / 4;
-    struct ibv_sge place = {.addr = (uintptr_t)(put->buffer + put->posted), .length = length, .lkey = put->region->mr[link->number]->lkey};
+    struct ibv_sge place = {.addr = (uintptr_t)(put->buffer + put->posted) + put->region->shift, .length = length, .lkey = put->region->mr[link->number]->lkey};
     struct ibv_send_wr work = {.wr_id = verbs_work_id(link, VERBS_DIRECT_WRITE, direct->epoch, index),
                                .sg_list = &place,
                                .num_sge = length > 0,
@@ -304,7 +311,7 @@ static void direct_conceal(void *context, void *window, bool revoke)
 {
     verbs_endpoint_t *endpoint = context;
     for (int i = 0; i < endpoint->links && revoke; i++) verbs_path_stop(&endpoint->link_of[i]);
-    verbs_memory_give(&endpoint->transport->memory, window);
+    verbs_memory_give(window);
 }
 
 static bool is_under_way(const verbs_direct_t *direct, const void *writing)

@@ -32,6 +32,7 @@ static quoit_status_t fill(void *handle, const char *path, verbs_library_t *tabl
     find(handle, "_ibv_query_gid_ex", &table->query_gid_ex);
     find(handle, "ibv_is_fork_initialized", &table->is_fork_initialized);
     find(handle, "ibv_reg_mr_iova2", &table->reg_mr_iova2);
+    find(handle, "ibv_reg_dmabuf_mr", &table->reg_dmabuf_mr);
     return QUOIT_OK;
 }
 

@@ -47,6 +47,7 @@ typedef struct verbs_library {
                         size_t size);
     enum ibv_fork_status (*is_fork_initialized)(void);
     struct ibv_mr *(*reg_mr_iova2)(struct ibv_pd *pd, void *address, size_t length, uint64_t iova, unsigned access);
+    struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int descriptor, int access);
 } verbs_library_t;
 
 /**

@@ -32,7 +32,7 @@ static size_t place_of(const verbs_memory_t *memory, uintptr_t base, size_t leng
     return low;
 }
 
-static bool insert(verbs_memory_t *memory, verbs_region_t *region)
+bool verbs_region_insert(verbs_memory_t *memory, verbs_region_t *region)
 {
     if (memory->count == memory->capacity) {
         size_t capacity = memory->capacity > 0 ? 2 * memory->capacity : 16;
@@ -61,12 +61,13 @@ static void take_out(verbs_memory_t *memory, verbs_region_t *region)
 
 /* ---------------------------------------------------------------- the device's part */
 
-static struct ibv_mr *register_bytes(const verbs_memory_t *memory, struct ibv_pd *pd, uintptr_t base, size_t length, int access)
+static struct ibv_mr *register_bytes(const verbs_memory_t *memory, struct ibv_pd *pd, const verbs_region_t *region, int access, const void *context)
 {
     const verbs_library_t *library = memory->library;
+    (void)context;
     if (memory->config.relaxed && library->reg_mr_iova2 != NULL) /* an optional flag: devices that do not know it ignore it */
-        return library->reg_mr_iova2(pd, (void *)base, length, base, (unsigned)access | IBV_ACCESS_RELAXED_ORDERING);
-    return library->reg_mr(pd, (void *)base, length, access);
+        return library->reg_mr_iova2(pd, (void *)region->base, region->length, region->base, (unsigned)access | IBV_ACCESS_RELAXED_ORDERING);
+    return library->reg_mr(pd, (void *)region->base, region->length, access);
 }
 
 static void unregister_all(const verbs_memory_t *memory, verbs_region_t *region)
@@ -81,26 +82,30 @@ static void unregister_all(const verbs_memory_t *memory, verbs_region_t *region)
 
 static bool is_gone(int error) { return error == EIO || error == ENODEV || error == ENXIO; }
 
-/* With each device. One that was taken out, where there are others, takes nothing, and its rail carries nothing. */
-static quoit_status_t register_region(verbs_memory_t *memory, verbs_region_t *region, bool writable)
+bool verbs_region_register(verbs_memory_t *memory, verbs_region_t *region, bool writable, verbs_register_t one, const void *context)
 {
-    int access = writable ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0, made = 0;
-    quoit_status_t status = QUOIT_OK;
-    for (int i = 0; i < memory->devices && status == QUOIT_OK; i++) {
-        region->mr[i] = register_bytes(memory, memory->pd[i], region->base, region->length, access);
+    int access = writable ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0, made = 0, error = 0;
+    for (int i = 0; i < memory->devices && error == 0; i++) {
+        region->mr[i] = one(memory, memory->pd[i], region, access, context);
         made += region->mr[i] != NULL;
-        if (region->mr[i] == NULL && (!is_gone(errno) || made + memory->devices - i == 1))
-            status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot register %zu bytes at %p (ulimit -l bounds what may be locked)",
-                                     region->length, (void *)region->base);
+        if (region->mr[i] == NULL && (!is_gone(errno) || made + memory->devices - i == 1)) error = errno != 0 ? errno : EINVAL;
     }
-    if (status != QUOIT_OK) {
+    if (error != 0) {
         unregister_all(memory, region);
-        return status;
+        errno = error;
+        return false;
     }
     region->registered = true;
     region->writable = writable;
     memory->made++;
-    return QUOIT_OK;
+    return true;
+}
+
+static quoit_status_t register_region(verbs_memory_t *memory, verbs_region_t *region, bool writable)
+{
+    if (verbs_region_register(memory, region, writable, register_bytes, NULL)) return QUOIT_OK;
+    return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: cannot register %zu bytes at %p (ulimit -l bounds what may be locked)", region->length,
+                           (void *)region->base);
 }
 
 static void unregister(verbs_memory_t *memory, verbs_region_t *region)
@@ -111,7 +116,7 @@ static void unregister(verbs_memory_t *memory, verbs_region_t *region)
     memory->dropped++;
 }
 
-static void region_free(verbs_memory_t *memory, verbs_region_t *region)
+void verbs_region_free(verbs_memory_t *memory, verbs_region_t *region)
 {
     unregister(memory, region);
     free(region);
@@ -150,16 +155,15 @@ static void watch_no_longer(const verbs_memory_t *memory, const verbs_region_t *
 }
 
 /* Not found any more; freed now, or with its last user. */
-static void forget(verbs_memory_t *memory, verbs_region_t *region)
+void verbs_region_forget(verbs_memory_t *memory, verbs_region_t *region)
 {
     keep_no_longer(memory, region);
     take_out(memory, region);
     if (region->watched) watch_no_longer(memory, region);
-    if (region->users == 0) region_free(memory, region);
+    if (region->users == 0) verbs_region_free(memory, region);
 }
 
-/* Unregister what has no user, used longest ago first, until so many more bytes and entries fit. */
-static void make_room(verbs_memory_t *memory, size_t bytes, size_t entries)
+void verbs_region_make_room(verbs_memory_t *memory, size_t bytes, size_t entries)
 {
     while (!list_is_empty(&memory->idle) &&
            (memory->kept + bytes > memory->config.bytes || memory->kept_entries + entries > memory->config.entries)) {
@@ -167,7 +171,7 @@ static void make_room(verbs_memory_t *memory, size_t bytes, size_t entries)
         memory->evicted++;
         keep_no_longer(memory, oldest);
         if (oldest->declared) unregister(memory, oldest);
-        else forget(memory, oldest);
+        else verbs_region_forget(memory, oldest);
     }
 }
 
@@ -180,7 +184,7 @@ static void drop_gone(verbs_memory_t *memory)
             verbs_region_t *region = memory->regions[i];
             if (!region->watched || region->base >= to || region->base + region->length <= from) continue;
             memory->invalidated++;
-            forget(memory, region);
+            verbs_region_forget(memory, region);
         }
     }
 }
@@ -202,7 +206,7 @@ static bool covers(const verbs_region_t *region, uintptr_t base, size_t length)
     return region->base <= base && length <= region->length && base - region->base <= region->length - length;
 }
 
-static verbs_region_t *find(const verbs_memory_t *memory, uintptr_t base, size_t length, bool writable)
+verbs_region_t *verbs_region_find(const verbs_memory_t *memory, uintptr_t base, size_t length, bool writable)
 {
     for (size_t i = place_of(memory, base, SIZE_MAX); i-- > 0;) {
         verbs_region_t *region = memory->regions[i];
@@ -213,20 +217,26 @@ static verbs_region_t *find(const verbs_memory_t *memory, uintptr_t base, size_t
     return NULL;
 }
 
+void verbs_region_hit(verbs_memory_t *memory, verbs_region_t *region)
+{
+    memory->hits++;
+    keep_no_longer(memory, region);
+    region->users++;
+}
+
 static quoit_status_t use(verbs_memory_t *memory, verbs_region_t *region)
 {
     if (!region->registered) {
         memory->misses++;
-        make_room(memory, region->length, 1);
+        verbs_region_make_room(memory, region->length, 1);
         if (register_region(memory, region, true) != QUOIT_OK && register_region(memory, region, false) != QUOIT_OK) {
             region->refused = true;
             return QUOIT_ERR_SYSTEM;
         }
+        region->users++;
     } else {
-        memory->hits++;
-        keep_no_longer(memory, region);
+        verbs_region_hit(memory, region);
     }
-    region->users++;
     return QUOIT_OK;
 }
 
@@ -242,20 +252,20 @@ static quoit_status_t make(verbs_memory_t *memory, uintptr_t base, size_t length
 {
     verbs_region_t *region = calloc(1, sizeof *region);
     if (region == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
-    *region = (verbs_region_t){.base = base, .length = length, .users = 1};
+    *region = (verbs_region_t){.memory = memory, .base = base, .length = length, .users = 1};
     list_init(&region->idle);
     region->watched = length <= memory->config.bytes && can_watch(memory) && verbs_watch_begin(memory->watch, base, length);
     memory->misses++;
-    make_room(memory, region->watched ? length : 0, region->watched);
+    verbs_region_make_room(memory, region->watched ? length : 0, region->watched);
     quoit_status_t status = register_anew(memory, region, writable);
     if (status != QUOIT_OK && !list_is_empty(&memory->idle)) { /* what is kept without a user may be in the way */
-        make_room(memory, memory->config.bytes, memory->config.entries);
+        verbs_region_make_room(memory, memory->config.bytes, memory->config.entries);
         status = register_anew(memory, region, writable);
     }
-    if (status == QUOIT_OK && !insert(memory, region)) status = error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
+    if (status == QUOIT_OK && !verbs_region_insert(memory, region)) status = error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
     if (status != QUOIT_OK) {
         if (region->watched) watch_no_longer(memory, region);
-        region_free(memory, region);
+        verbs_region_free(memory, region);
         return status;
     }
     *result = region;
@@ -266,27 +276,28 @@ quoit_status_t verbs_memory_take(verbs_memory_t *memory, const void *pointer, si
 {
     uintptr_t base = (uintptr_t)pointer;
     if (memory->watch != NULL) drop_gone(memory);
-    verbs_region_t *region = find(memory, base, length, writable);
+    verbs_region_t *region = verbs_region_find(memory, base, length, writable);
     if (region != NULL && use(memory, region) == QUOIT_OK) {
         if (region->writable || !writable) {
             *result = region;
             return QUOIT_OK;
         }
-        verbs_memory_give(memory, region); /* memory that cannot be written: the device says so itself below */
+        verbs_memory_give(region); /* memory that cannot be written: the device says so itself below */
     }
     return make(memory, base, length, writable, result);
 }
 
-void verbs_memory_give(verbs_memory_t *memory, verbs_region_t *region)
+void verbs_memory_give(verbs_region_t *region)
 {
     if (region == NULL || --region->users > 0) return;
+    verbs_memory_t *memory = region->memory;
     if (region->forgotten) {
-        region_free(memory, region);
-    } else if (region->declared || region->watched) {
+        verbs_region_free(memory, region);
+    } else if (region->declared || region->watched || region->exported) {
         keep(memory, region);
-        make_room(memory, 0, 0);
+        verbs_region_make_room(memory, 0, 0);
     } else {
-        forget(memory, region);
+        verbs_region_forget(memory, region);
     }
 }
 
@@ -295,9 +306,9 @@ quoit_status_t verbs_memory_declare(verbs_memory_t *memory, const void *pointer,
     if (length == 0) return QUOIT_OK;
     verbs_region_t *region = calloc(1, sizeof *region);
     if (region == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
-    *region = (verbs_region_t){.base = (uintptr_t)pointer, .length = length, .declared = true};
+    *region = (verbs_region_t){.memory = memory, .base = (uintptr_t)pointer, .length = length, .declared = true};
     list_init(&region->idle);
-    if (insert(memory, region)) return QUOIT_OK;
+    if (verbs_region_insert(memory, region)) return QUOIT_OK;
     free(region);
     return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory for a registration");
 }
@@ -307,7 +318,7 @@ void verbs_memory_forget(verbs_memory_t *memory, const void *pointer)
     uintptr_t base = (uintptr_t)pointer;
     for (size_t i = place_of(memory, base, 0); i < memory->count && memory->regions[i]->base == base; i++) {
         if (!memory->regions[i]->declared) continue;
-        forget(memory, memory->regions[i]);
+        verbs_region_forget(memory, memory->regions[i]);
         return;
     }
 }
@@ -315,10 +326,10 @@ void verbs_memory_forget(verbs_memory_t *memory, const void *pointer)
 void verbs_memory_destroy(verbs_memory_t *memory)
 {
     if (memory->made > 0)
-        log_info("verbs", "registrations: %llu made, %llu transfers found one, %llu did not; %llu dropped for room, %llu whose memory went away",
-                 (unsigned long long)memory->made, (unsigned long long)memory->hits, (unsigned long long)memory->misses,
+        log_info("verbs", "registrations%s%s: %llu made, %llu transfers found one, %llu did not; %llu dropped for room, %llu whose memory went away",
+                 memory->kind != NULL ? " of device " : "", memory->kind != NULL ? memory->kind : "", (unsigned long long)memory->made, (unsigned long long)memory->hits, (unsigned long long)memory->misses,
                  (unsigned long long)memory->evicted, (unsigned long long)memory->invalidated);
-    while (memory->count > 0) forget(memory, memory->regions[memory->count - 1]);
+    while (memory->count > 0) verbs_region_forget(memory, memory->regions[memory->count - 1]);
     verbs_watch_destroy(memory->watch);
     free(memory->regions);
     *memory = (verbs_memory_t){.count = 0};

@@ -56,7 +56,7 @@ static quoit_status_t read_options(verbs_transport_t *transport, const quoit_tra
     options->buffer_size = (uint32_t)read_number(&reader, "VERBS_BUFFER_SIZE", 8 << 10, 1 << 10, 64 << 10, true);
     options->memory.bytes = (size_t)read_number(&reader, "VERBS_REGISTRATION_LIMIT", 4ll << 30, 0, 1ll << 46, true);
     options->memory.entries = (size_t)read_number(&reader, "VERBS_REGISTRATION_ENTRIES", 4096, 0, 1 << 20, false);
-    options->memory.watch = read_flag(&reader, "VERBS_REGISTRATION_CACHE", true);
+    options->memory.watch = options->keep_exported = read_flag(&reader, "VERBS_REGISTRATION_CACHE", true);
     options->memory.relaxed = read_flag(&reader, "VERBS_RELAXED_ORDERING", true);
     options->adaptive_routing = read_flag(&reader, "VERBS_ADAPTIVE_ROUTING", false);
     transport->limits.eager_limit = (uint32_t)read_number(&reader, "EAGER_LIMIT", 8 << 10, 256, 64 << 10, true);
@@ -319,6 +319,7 @@ static void close_devices(verbs_transport_t *transport)
     if (transport->reaper != NULL) {
         verbs_queues_collect(transport);
         verbs_memory_destroy(&transport->memory);
+        for (int i = 0; i < transport->kinds; i++) verbs_memory_destroy(&transport->kind[i].memory);
     }
     if (!done) log_warn("verbs", "queue pairs could not be destroyed within %d s; their device stays open until this process ends", REAP_MS / 1000);
     for (int i = 0; i < transport->rails && done; i++) close_rail(transport->library, &transport->rail[i]);

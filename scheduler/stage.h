@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Host memory through which sends and recvs of device buffers are copied, with the stream and event of each copy. A communicator keeps a
+ * few of them, so that one in its stride allocates nothing. Only for the engine's owner; nothing here waits but stage_give.
+ */
+#ifndef QUOIT_SCHEDULER_STAGE_H
+#define QUOIT_SCHEDULER_STAGE_H
+
+#include "base/list.h"
+#include "scheduler/device/device.h"
+
+typedef struct stage_lane stage_lane_t;
+
+typedef struct stage {
+    list_t link;
+    stage_lane_t *lane;
+    uint8_t *memory; /* pinned */
+    size_t capacity;
+    device_event_t *event;
+    bool copies; /* one is queued, and not known to be done */
+} stage_t;
+
+/** At least so many bytes (not 0). */
+quoit_status_t stage_take(quoit_comm_t *comm, quoit_device_t device, size_t bytes, stage_t **stage);
+/** Queue a copy between it and the device's memory; the engine is woken when it is done. */
+quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, device_direction_t direction);
+/** Is the copy done? As event_query. */
+quoit_status_t stage_query(stage_t *stage);
+/** It may be used otherwise; a copy that is queued is waited for. NULL is accepted. */
+void stage_give(stage_t *stage);
+void stages_destroy(quoit_comm_t *comm); /* all have been given back */
+
+#endif
