@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ORPHANS_KEPT = 16 << 20, /* bytes */ REACH_TIMEOUT_MS = 1000 };
+enum { ORPHANS_KEPT = 16 << 20, /* bytes */ REACH_TIMEOUT_MS = 5000 };
 
 typedef struct orphan {
     list_t link;
@@ -47,7 +47,8 @@ static bool leader_may_be_away(quoit_comm_t *comm)
 
 /*
  * No connection of this rank's leads to another host, and that of its leader may not be looked at for long. So whoever begins an
- * abort connects to the leaders of the next two hosts, which pass it on. Not for long: they may have ended.
+ * abort connects to the leaders of the next two hosts, which pass it on. Not for long: they may have ended. But a process on a busy machine
+ * may answer after a second, and would wait for its deadline if it heard nothing.
  */
 static void reach_other_hosts(quoit_comm_t *comm, const unsigned char *notice, size_t length)
 {

@@ -351,6 +351,22 @@ TEST(Abort, ReachesOtherHostsPastALeaderThatIsAway)
     }
 }
 
+// Those who are to hear of it do not get their turn for more than a second.
+TEST(Abort, ReachesOtherHostsThatAreLate)
+{
+    Processes ranks("away", {0, 0, 1, 1});
+    for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+    for (int rank : {2, 3}) ranks.kill(rank, SIGSTOP);
+    ranks.tell(1, "go");
+    ranks.wait_line(1, "aborting", 20);
+    usleep(1500000);
+    for (int rank : {2, 3}) ranks.kill(rank, SIGCONT);
+    for (int rank : {2, 3}) EXPECT_EQ(outcome(ranks, rank, "ended").status, QUOIT_ERR_ABORTED) << ranks.output(rank);
+    ranks.tell(0, "go");
+    EXPECT_EQ(outcome(ranks, 0, "ended").status, QUOIT_ERR_ABORTED);
+    ranks.tell(1, "end");
+}
+
 const std::map<std::string, int (*)(ProcessRank &)> roles = {{"survive", role_survive}, {"busy", role_busy},   {"absent", role_absent},
                                                              {"silent", role_silent},   {"abort", role_abort}, {"away", role_away}};
 
