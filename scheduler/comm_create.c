@@ -326,7 +326,7 @@ static bool waits_for_nothing(quoit_comm_t *comm)
     if (!list_is_empty(&comm->queue)) return false;
     for (list_t *node = comm->messages.next; node != &comm->messages; node = node->next) {
         const operation_t *operation = container_of(node, operation_t, link);
-        if (operation->kind != OPERATION_RECV || operation->payload_posted) return false;
+        if (operation->kind != OPERATION_RECV || list_is_empty(&operation->match_link)) return false;
     }
     return true;
 }
