@@ -164,7 +164,8 @@ static quoit_status_t announce(quoit_comm_t *comm, operation_t *send, quoit_endp
     notice_message_t message = {.tag = send->tag, .bytes = send->bytes};
     quoit_status_t status = match_take_number(comm, send->peer, &message.number);
     if (status != QUOIT_OK) return status;
-    if (send->bytes + NOTICE_MESSAGE_SIZE <= comm->job->tuning.eager_limit && send->bytes <= NOTICE_PAYLOAD_CAPACITY) {
+    size_t most = ops->flags & QUOIT_TRANSPORT_SAME_HOST ? NOTICE_PAYLOAD_LOCAL : NOTICE_PAYLOAD_CAPACITY;
+    if (send->bytes + NOTICE_MESSAGE_SIZE <= comm->job->tuning.eager_limit && send->bytes < most) {
         unsigned char inside[NOTICE_MESSAGE_SIZE + NOTICE_PAYLOAD_CAPACITY];
         message.inside = true;
         notice_message_encode(comm->id, comm->rank, &message, inside);

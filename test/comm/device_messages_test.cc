@@ -10,7 +10,7 @@ extern "C" {
 #include "base/status.h"
 }
 
-#ifdef FAKE_VERBS
+#ifdef HAVE_FAKE_VERBS
 #include <dlfcn.h>
 #include "../verbs/fake_verbs.h"
 #endif
@@ -36,8 +36,8 @@ bool goes_directly()
 // Of the fake libibverbs of this process; 0 where it is not used.
 unsigned long fake_count(const char *name)
 {
-#ifdef FAKE_VERBS
-    static void *handle = over_verbs() ? dlopen(FAKE_VERBS, RTLD_NOW) : nullptr;
+#ifdef HAVE_FAKE_VERBS
+    static void *handle = over_verbs() ? dlopen(getenv("QUOIT_VERBS_LIBRARY"), RTLD_NOW) : nullptr;
     static auto count = handle ? reinterpret_cast<decltype(&fake_verbs_count)>(dlsym(handle, "fake_verbs_count")) : nullptr;
     if (count) return count(name);
 #endif
@@ -48,8 +48,8 @@ unsigned long fake_count(const char *name)
 // No more bytes of the host can be registered; 0: any number.
 void lock_limit(unsigned long bytes)
 {
-#ifdef FAKE_VERBS
-    void *handle = over_verbs() ? dlopen(FAKE_VERBS, RTLD_NOW) : nullptr;
+#ifdef HAVE_FAKE_VERBS
+    void *handle = over_verbs() ? dlopen(getenv("QUOIT_VERBS_LIBRARY"), RTLD_NOW) : nullptr;
     auto limit = handle ? reinterpret_cast<decltype(&fake_verbs_lock_limit)>(dlsym(handle, "fake_verbs_lock_limit")) : nullptr;
     if (limit) limit(bytes);
 #endif

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { PIPES = 2, TRANSFERS = 24, STEPS = 200, EAGER = 256, SEGMENT = 1024, PIPE_CAPACITY = 1 << 16, WRITES = 16, LOANS = 4, PIECE = 512, LENT = 4096 };
+enum { PIPES = 2, TRANSFERS = 24, STEPS = 200, EAGER = 256, SEGMENT = 1024, PIPE_CAPACITY = 1 << 16, WRITES = 16, LOANS = 4, PIECE = 512, LENT = 4096, LEND_LEAST = 200 };
 
 typedef struct memory_pipe {
     uint8_t *bytes; /* what the peer has written */
@@ -151,7 +151,7 @@ static void loans_give_back(void *context, uint64_t place)
     world->given_back++;
 }
 
-static const lend_ops_t lend_ops = {PIECE, loans_lend, loans_borrow, loans_take, loans_give_back};
+static const lend_ops_t lend_ops = {PIECE, loans_lend, loans_borrow, loans_take, loans_give_back, LEND_LEAST};
 
 /* ------------------------------------------------------------------ steps */
 

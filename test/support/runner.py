@@ -4,7 +4,7 @@
 
 Two lanes. The one in front runs the tests, a suite after the other. The one behind builds; it has idle priority (after the first build), so that it takes what
 the front leaves. So the processors are busy and yet deadlines are tested on a machine that answers. Sanitized tests, whose limits are wide, come last in
-both, and only when the others are over: then nobody has idle priority any more, with which a rank may not get its turn for half a minute.
+both, and only when those with narrow ones are over: then nobody has idle priority any more, with which a rank may not get its turn for half a minute.
 Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
 
 Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core
@@ -373,7 +373,8 @@ class Suite:
     run: object  # of the whole run's Clock; returns an Outcome
     needs: tuple = ()  # suites that must have passed before
     behind: bool = False  # in the lane that takes what the other leaves
-    last: bool = False  # begins when all that are not, but for builds, have ended
+    wide: bool = False  # its limits are wide: it may run beside the sanitized tests
+    last: bool = False  # begins when all that are neither wide nor builds have ended
 
 
 # Each lane takes its suites in this order.
@@ -389,8 +390,8 @@ SUITES = {
     "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),
     "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build", "package")),
     "torch": Suite("PyTorch's backend", pytest("test/torch", 2400), ("build", "package")),
-    "examples": Suite("examples", pytest("test/examples", 900), ("build", "package")),
-    "machine": Suite("RDMA devices and netem, in emulated machines", pytest("test/machine", 900), ("build", "package")),
+    "examples": Suite("examples", pytest("test/examples", 900), ("build", "package"), wide=True),
+    "machine": Suite("RDMA devices and netem, in emulated machines", pytest("test/machine", 900), ("build", "package"), wide=True),
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
                   sanitized_tests("build-asan", "address,undefined", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",), last=True),
     "tsan": Suite("C tests under ThreadSanitizer",
@@ -450,7 +451,7 @@ def run_suites(chosen, limit, folder):
     """Outcomes by suite, of which each has a folder of its own in `folder` as TMPDIR. One whose builds failed counts as a failure and does not run."""
     clock, results = Clock(limit), {}
     done = threading.Condition()
-    timed = [key for key in chosen if not SUITES[key].behind and not SUITES[key].last]
+    timed = [key for key in chosen if not (SUITES[key].behind or SUITES[key].last or SUITES[key].wide)]
 
     def lane(keys):
         for key in keys:

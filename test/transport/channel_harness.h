@@ -137,7 +137,7 @@ inline void pool_give_back(void *context, uint64_t place)
     other->slots[place].out = false;
 }
 
-inline const lend_ops_t test_lend_ops = {Pool::piece, pool_lend, pool_borrow, pool_take, pool_give_back};
+inline const lend_ops_t test_lend_ops = {Pool::piece, pool_lend, pool_borrow, pool_take, pool_give_back, 0};
 
 using test_bytes::pattern;
 
@@ -148,6 +148,7 @@ struct Options {
     bool open = true;
     bool rails = false;
     int loans = -1; /* of each side; -1: none can be made, and none borrowed */
+    size_t lend_least = 0;
 };
 
 /* The two channels, sides 0 and 1. */
@@ -157,7 +158,9 @@ public:
     {
         channel_config_t config = {&test_pipe_ops, options.eager_limit, options.eager_pool, options.segment_size};
         config.rails = options.rails;
-        config.lend = options.loans >= 0 ? &test_lend_ops : nullptr;
+        lend_ops_ = test_lend_ops;
+        lend_ops_.least = options.lend_least;
+        config.lend = options.loans >= 0 ? &lend_ops_ : nullptr;
         streams_.resize((size_t)options.pipes * 2);
         ends_.resize((size_t)options.pipes * 2);
         for (int i = 0; i < options.pipes; i++) {
@@ -222,6 +225,7 @@ public:
     Pool pool[2];
 
 private:
+    lend_ops_t lend_ops_;
     Options options_;
     std::vector<Stream> streams_;
     std::vector<PipeEnd> ends_;

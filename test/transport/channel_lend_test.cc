@@ -87,6 +87,29 @@ TEST(Lend, ALargeMessageWithoutRecvHoldsOnePiece)
     EXPECT_EQ(couple.pool[0].out(), 0u);
 }
 
+/* A frame's bytes are copied more often than a loan's. Where none is to be had the message does not wait for one. */
+TEST(Lend, WhatWouldFitAFrameIsLentFromTheLeastOn)
+{
+    Options options = lending(2);
+    options.lend_least = 600;
+    ASSERT_GT(options.eager_limit, 1000u);
+    Couple couple(5, options);
+    std::vector<decltype(post_send(couple.channel[0], key_a, ""))> sends;
+    for (size_t size : {599, 600, 1000, 1000, 0})
+        sends.push_back(post_send(couple.channel[0], key_a, pattern(size, sends.size())));
+    for (auto &send : sends) EXPECT_EQ(send->transfer.status, QUOIT_OK) << "its buffer is free";
+    EXPECT_EQ(couple.pool[0].lent, 2u) << "those of 600 and 1000 bytes";
+    couple.settle();
+    size_t number = 0;
+    for (size_t size : {599, 600, 1000, 1000, 0}) {
+        auto recv = post_recv(couple.channel[1], key_a, size);
+        EXPECT_EQ(recv->transfer.status, QUOIT_OK) << number;
+        EXPECT_TRUE(recv->content() == pattern(size, number++));
+    }
+    EXPECT_EQ(couple.pool[0].out(), 0u);
+    EXPECT_EQ(bytes_sent(couple.channel[0]) - 599 - 600 - 1000 - 1000, 5 * uint64_t{FRAME_HEADER_SIZE});
+}
+
 TEST(Lend, WithoutALoanThePipeCarriesIt)
 {
     Couple couple(4, lending(0));

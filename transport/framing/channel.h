@@ -74,6 +74,7 @@ typedef struct lend_ops {
     const void *(*borrow)(void *context, uint64_t place, size_t length);
     void (*take)(void *to, const void *from, size_t length, uint64_t whole); /* copy it to its place; `whole`: bytes of the message */
     void (*give_back)(void *context, uint64_t place); /* only what borrow has let through */
+    size_t least; /* bytes from which a message is lent though it would fit a frame, whose bytes are copied more often; 0: none is */
 } lend_ops_t;
 
 enum { CHANNEL_MAX_PIPES = 16 };

@@ -448,6 +448,19 @@ static quoit_status_t send_ask(channel_t *channel, send_node_t *send)
     return grant_matched(channel, entry, send, &grant);
 }
 
+/* One that fits a frame goes by a loan instead. False: there is none. */
+static bool send_lent(channel_t *channel, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    const lend_ops_t *lend = channel->config.lend;
+    if (!lend || lend->least == 0 || length < lend->least) return false;
+    frame_t frame = {.type = FRAME_ASK, .what = transfer->what, .key = key, .total = length};
+    send_node_t send = {.key = key, .buffer = buffer, .length = length};
+    if (channel_lend_first(channel, &send, &frame) < length) return false;
+    transfer->status = channel_stage(channel, 0, &frame, NULL, 0);
+    if (transfer->status != QUOIT_OK) channel->failing = true; /* the loan is lost */
+    return true;
+}
+
 static quoit_status_t post_send(channel_t *channel, quoit_key_t key, void *memory, const void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     if (!transfer || (!buffer && length > 0) || length > FRAME_LENGTH_LIMIT)
@@ -456,6 +469,7 @@ static quoit_status_t post_send(channel_t *channel, quoit_key_t key, void *memor
     if (transfer->status != QUOIT_OK) return QUOIT_OK;
     uint64_t cost = channel_cost(length);
     if (length <= channel->config.eager_limit && cost <= channel->credit && !memory) {
+        if (send_lent(channel, key, buffer, length, transfer)) return QUOIT_OK;
         frame_t frame = {.type = FRAME_EAGER, .what = transfer->what, .key = key, .total = length, .length = length};
         transfer->status = channel_stage(channel, 0, &frame, buffer, length);
         if (transfer->status == QUOIT_OK) channel->credit -= cost;

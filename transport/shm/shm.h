@@ -37,6 +37,7 @@ enum {
     SHM_ENDPOINT_BUDGET = 64 << 10,    /* of it, for one endpoint */
     SHM_FLUSH_TURNS = 2,               /* pieces written at once to an endpoint */
     SHM_MOST_FOLLOWED = 16,            /* rings that are looked at without a mark: a line each, in every call of progress */
+    SHM_LEND_LEAST = 3072,             /* bytes: at 2 KiB a frame is quicker, at 4 KiB a loan */
     SHM_DOUBT_MS = 250,                /* between a socket's end and a pidfd's word: the kernel closes sockets first */
     SHM_RETRY_MS = 2,                  /* a step that the kernel put off (full backlog) */
     SHM_PATIENCE_MS = 20,              /* for the connection that the lower process id begins */

@@ -42,7 +42,7 @@ static void take(void *to, const void *from, size_t length, uint64_t whole) { co
 
 static void give_back(void *context, uint64_t place) { shm_loans_give_back(((shm_endpoint_t *)context)->peer, place); }
 
-static const lend_ops_t lend_ops = {.piece = SHM_LOAN_SIZE, .lend = lend, .borrow = borrow, .take = take, .give_back = give_back};
+static const lend_ops_t lend_ops = {.piece = SHM_LOAN_SIZE, .lend = lend, .borrow = borrow, .take = take, .give_back = give_back, .least = SHM_LEND_LEAST};
 
 /* All that could be written waits for a loan to come back, and none has. */
 static bool starves(const shm_endpoint_t *endpoint)
