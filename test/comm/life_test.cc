@@ -271,6 +271,39 @@ TEST(Exit, DestroyWithWorkInFlight)
     }
 }
 
+// What was sent without waiting for its recv arrives, though its sender is gone before anybody asks.
+const std::vector<size_t> parting_sizes = {1, 100, 2000, 3000, 7000, 8000, 12000, 30000};
+
+int role_part(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    size_t most = quoit_comm_hosts(self.comm) == 1 ? 30000 : 8000; // larger ones wait for their recv between hosts
+    for (size_t size : parting_sizes) {
+        if (size > most) continue;
+        std::vector<uint8_t> bytes(size, static_cast<uint8_t>(size % 251));
+        if (self.rank == 1 && size == 1) self.listen("go");
+        std::vector<uint8_t> got(size, 255);
+        quoit_status_t status = self.rank == 0 ? quoit_send(self.comm, bytes.data(), size, QUOIT_U8, 1, static_cast<uint32_t>(size), nullptr, nullptr)
+                                               : quoit_recv(self.comm, got.data(), size, QUOIT_U8, 0, static_cast<uint32_t>(size), nullptr, nullptr);
+        if (status != QUOIT_OK || (self.rank == 1 && got != bytes)) {
+            self.say("bytes %zu: %s", size, status != QUOIT_OK ? quoit_last_error() : "wrong ones");
+            return 1;
+        }
+    }
+    self.say("done");
+    return 0;
+}
+
+TEST(Exit, WhatWasSentOutlivesItsSender)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        Processes ranks("part", host_of);
+        EXPECT_EQ(ranks.wait_exit(0, 30), 0) << ranks.output(0);
+        ranks.tell(1, "go");
+        EXPECT_EQ(ranks.wait_exit(1, 30), 0) << ranks.output(1);
+    }
+}
+
 // Destroy with recvs that nobody has sent to: they end soon, and the others go on, without an error.
 int role_unsent(ProcessRank &self)
 {
@@ -373,7 +406,7 @@ TEST(Idle, NoThreadWakes)
 }
 
 const std::map<std::string, int (*)(ProcessRank &)> roles = {{"create", role_create}, {"again", role_again}, {"fork", role_fork}, {"orphan", role_orphan},
-                                                             {"exit", role_exit},     {"leave", role_leave}, {"unsent", role_unsent}, {"idle", role_idle}};
+                                                             {"exit", role_exit},     {"leave", role_leave}, {"unsent", role_unsent}, {"part", role_part}, {"idle", role_idle}};
 
 } // namespace
 

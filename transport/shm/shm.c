@@ -260,7 +260,8 @@ static quoit_status_t transport_connect(quoit_transport_t *base, const quoit_pee
     quoit_status_t status = check_peer(transport, peer, &address);
     if (status) return status;
     shm_endpoint_t *endpoint = table_get(transport->by_process, process_key(peer->process));
-    bool found = endpoint && (!endpoint->farewell || endpoint->references == 0);
+    /* One that the peer has left still has what it sent in that job; another job is one for which it connects anew. */
+    bool found = endpoint && (!endpoint->farewell || endpoint->references == 0 || endpoint->job == peer->job);
     if (!found) {
         status = shm_endpoint_create(transport, peer->process, peer->name ? peer->name : "a process of this host", &endpoint);
         if (status) return status;
@@ -277,6 +278,7 @@ static quoit_status_t transport_connect(quoit_transport_t *base, const quoit_pee
         return status;
     }
     endpoint->leaving = false;
+    endpoint->job = peer->job;
     endpoint->references++;
     if (endpoint->link && endpoint->link->phase == SHM_PHASE_DIALLING) shm_link_step(endpoint->link);
     *result = &endpoint->base;

@@ -97,6 +97,7 @@ struct shm_endpoint {
     char description[SHM_PEER_NAME_CAPACITY];
     uint64_t deadline; /* CONNECTING: of the connection; OPEN with doubt: until then the pidfd may speak */
     uint64_t dial_at;  /* CONNECTING without a link: when this side begins one; CLOCK_NEVER: it does not */
+    uint64_t job;        /* for which it was asked for last */
     job_secret_t secret; /* what the connection proves; none when this side has asked for no connection yet, wiped when it stands */
     bool doubt;        /* the socket ended without goodbye and the process still seems to live */
 
