@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/doorbell.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/comm.h"
@@ -32,13 +33,6 @@ bool engine_try_enter(engine_t *engine)
     return atomic_compare_exchange_strong(&engine->owned, &free, 1);
 }
 
-static void ring_self(engine_t *engine)
-{
-    uint64_t one = 1;
-    ssize_t written = write(engine->doorbell, &one, sizeof one);
-    (void)written; /* EAGAIN: it rings already */
-}
-
 /* Wait on the condition for at most `milliseconds`; the mutex is held. The limit only bounds what a lost race could cost. */
 static void wait_condition(engine_t *engine, int milliseconds)
 {
@@ -54,14 +48,14 @@ void engine_enter(engine_t *engine)
 {
     if (engine_try_enter(engine)) return;
     atomic_fetch_add(&engine->claims, 1);
-    if (atomic_load(&engine->sleeping)) ring_self(engine);
+    if (atomic_load(&engine->sleeping)) doorbell_ring(engine->doorbell);
     for (int i = 0; i < ENTER_YIELDS; i++) {
         if (engine_try_enter(engine)) goto out;
         sched_yield();
     }
     pthread_mutex_lock(&engine->mutex);
     while (!engine_try_enter(engine)) {
-        if (atomic_load(&engine->sleeping)) ring_self(engine);
+        if (atomic_load(&engine->sleeping)) doorbell_ring(engine->doorbell);
         wait_condition(engine, 10);
     }
     pthread_mutex_unlock(&engine->mutex);
@@ -112,7 +106,7 @@ void engine_submit(engine_t *engine, operation_t *operation, bool unattended)
     while (!atomic_compare_exchange_weak(&engine->submitted, &newest, operation));
     if (!unattended) return;
     if (atomic_load(&engine->sleeping))
-        ring_self(engine);
+        doorbell_ring(engine->doorbell);
     else if (!atomic_load(&engine->owned))
         wake_progress(engine);
 }
@@ -206,7 +200,7 @@ static bool await_ownership(engine_t *engine, operation_t *operation, uint64_t d
 {
     bool entered = false;
     atomic_fetch_add(&engine->waiting, 1);
-    if (atomic_load(&engine->sleeping)) ring_self(engine);
+    if (atomic_load(&engine->sleeping)) doorbell_ring(engine->doorbell);
     pthread_mutex_lock(&engine->mutex);
     while (!is_done(operation) && !(entered = engine_try_enter(engine))) {
         int left = clock_left_ms(deadline);
@@ -244,13 +238,6 @@ static uint64_t earliest_deadline(engine_t *engine)
     return earliest;
 }
 
-static void drain_doorbell(engine_t *engine)
-{
-    uint64_t count;
-    ssize_t got = read(engine->doorbell, &count, sizeof count);
-    (void)got; /* EAGAIN: nobody rang */
-}
-
 static void disarm(engine_t *engine, int armed)
 {
     for (int i = 0; i < armed; i++) engine->transport[i].ops->disarm(engine->transport[i].transport);
@@ -272,7 +259,7 @@ static void sleep_until(engine_t *engine, uint64_t deadline)
         }
     }
     atomic_store(&engine->sleeping, 1);
-    drain_doorbell(engine);
+    doorbell_drain(engine->doorbell);
     bool stay = !somebody_wants_in(engine) && !atomic_load(&engine->submitted) && !poll_once(engine, true);
     if (stay) {
         uint64_t earliest = earliest_deadline(engine);
@@ -284,7 +271,7 @@ static void sleep_until(engine_t *engine, uint64_t deadline)
     atomic_store(&engine->sleeping, 0);
     disarm(engine, armed);
     if (stay) {
-        drain_doorbell(engine);
+        doorbell_drain(engine->doorbell);
         engine->next_check = 0;
         poll_transports(engine);
     }

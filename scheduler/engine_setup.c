@@ -2,6 +2,7 @@
 /* Engine: making and ending one, its peers, and what its transports report. Driving is in engine.c. */
 #include "base/clock.h"
 #include "base/copy.h"
+#include "base/doorbell.h"
 #include "base/limits.h"
 #include "base/hmac.h"
 #include "base/log.h"
@@ -258,9 +259,7 @@ static void drain(engine_t *engine)
         if (idle) return;
         if (!moved) {
             struct epoll_event events[8];
-            uint64_t rings;
-            ssize_t got = read(engine->doorbell, &rings, sizeof rings); /* else it would end each of these waits at once */
-            (void)got;
+            doorbell_drain(engine->doorbell); /* else it would end each of these waits at once */
             epoll_wait(engine->epoll, events, 8, 1);
         }
     }
@@ -277,9 +276,7 @@ static void end(engine_t *engine)
     pthread_cond_signal(&engine->progress_wanted);
     pthread_mutex_unlock(&engine->mutex);
     if (running) {
-        uint64_t one = 1;
-        ssize_t written = write(engine->doorbell, &one, sizeof one); /* it may sleep in epoll */
-        (void)written;
+        doorbell_ring(engine->doorbell); /* it may sleep in epoll */
         pthread_join(engine->progress_thread, NULL);
         engine->progress_running = false;
     }

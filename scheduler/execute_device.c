@@ -9,6 +9,7 @@
  */
 #include "scheduler/execute_device.h"
 
+#include "base/doorbell.h"
 #include "scheduler/comm.h"
 #include "scheduler/memory.h"
 #include "scheduler/stage.h"
@@ -19,17 +20,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void ring_doorbell(int doorbell)
-{
-    uint64_t one = 1;
-    ssize_t written = write(doorbell, &one, sizeof one);
-    (void)written; /* EAGAIN: it rings already */
-}
-
 static void ring_once(void *argument)
 {
     int doorbell = (int)(intptr_t)argument;
-    ring_doorbell(doorbell);
+    doorbell_ring(doorbell);
     close(doorbell);
 }
 
@@ -288,8 +282,6 @@ static size_t bytes_of(const execution_t *execution, size_t chunk)
     return (count < binding->chunk ? count : binding->chunk) * binding->width;
 }
 
-static void ring_engine(void *argument) { ring_doorbell(((engine_t *)argument)->doorbell); }
-
 /* Queue a copy, its event, and a ring at the doorbell when it is done. */
 static quoit_status_t queue_copy(execution_t *execution, chunk_run_t *run, void *to, const void *from, size_t bytes,
                                  device_direction_t direction)
@@ -299,7 +291,7 @@ static quoit_status_t queue_copy(execution_t *execution, chunk_run_t *run, void 
     execution->operation->comm->device_staged += bytes;
     quoit_status_t status = row->copy(to, from, bytes, direction, execution->stream);
     if (status == QUOIT_OK) status = row->event_record(event, execution->stream);
-    if (status == QUOIT_OK) status = row->stream_notify(execution->stream, ring_engine, execution->operation->comm->engine);
+    if (status == QUOIT_OK) status = row->stream_notify(execution->stream, stage_ring, execution->operation->comm->engine);
     return status;
 }
 

@@ -2,6 +2,7 @@
 /* See stage.h. */
 #include "scheduler/stage.h"
 
+#include "base/doorbell.h"
 #include "scheduler/comm.h"
 #include "scheduler/memory.h"
 
@@ -89,12 +90,7 @@ quoit_status_t stage_take(quoit_comm_t *comm, quoit_device_t device, size_t byte
     return create(lane, bytes, result);
 }
 
-static void ring(void *argument)
-{
-    uint64_t one = 1;
-    ssize_t written = write(((engine_t *)argument)->doorbell, &one, sizeof one);
-    (void)written; /* EAGAIN: it rings already */
-}
+void stage_ring(void *engine) { doorbell_ring(((engine_t *)engine)->doorbell); }
 
 quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, device_direction_t direction)
 {
@@ -105,7 +101,7 @@ quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, dev
     if (status == QUOIT_OK) status = lane->row->event_record(stage->event, lane->stream);
     if (status != QUOIT_OK) return status;
     stage->copies = true;
-    return lane->row->stream_notify(lane->stream, ring, lane->engine);
+    return lane->row->stream_notify(lane->stream, stage_ring, lane->engine);
 }
 
 quoit_status_t stage_query(stage_t *stage)

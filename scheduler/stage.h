@@ -28,6 +28,8 @@ quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, dev
 quoit_status_t stage_query(stage_t *stage);
 /** It may be used otherwise; a copy that is queued is waited for. NULL is accepted. */
 void stage_give(stage_t *stage);
+/** For a row's stream_notify: wake the engine. */
+void stage_ring(void *engine);
 void stages_destroy(quoit_comm_t *comm); /* all have been given back */
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/copy.h"
+#include "base/doorbell.h"
 #include "base/log.h"
 #include "transport/shm/shm_wait.h"
 
@@ -149,16 +150,9 @@ void shm_endpoint_open(shm_endpoint_t *endpoint)
     shm_endpoint_flush(endpoint);
 }
 
-static void ring_bell(const shm_endpoint_t *endpoint)
-{
-    const uint64_t one = 1;
-    ssize_t written = write(endpoint->doorbell, &one, sizeof one);
-    (void)written; /* a full counter is a bell that rings already */
-}
-
 void shm_endpoint_ring(shm_endpoint_t *endpoint)
 {
-    if (shm_wait_asleep(endpoint->peer, endpoint->fence)) ring_bell(endpoint);
+    if (shm_wait_asleep(endpoint->peer, endpoint->fence)) doorbell_ring(endpoint->doorbell);
 }
 
 static void drop_watches(shm_endpoint_t *endpoint)

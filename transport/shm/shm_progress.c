@@ -2,15 +2,16 @@
 /**
  * Polling, sleeping, events.
  *
- * A call of progress with nothing to do reads eight mail bytes at a time, and a line of each ring that it follows, and makes no system call. Descriptors (set-up of
- * connections, ends of sockets and processes) are looked at when something said so, every 8th call while a set-up is under way, and
- * else when a clock, read every 8th call, is 200 us on.
+ * A call of progress with nothing to do reads eight mail bytes at a time, and a line of each ring that it follows, and makes no system
+ * call. Descriptors (set-up of connections, ends of sockets and processes) are looked at when something said so, every 8th call while a
+ * set-up is under way, and else when a clock, read every 8th call, is 200 us on.
  *
  * What may be freed is freed only by shm_reap, after a round of events: until then events may still point at it.
  */
 #include "transport/shm/shm.h"
 
 #include "base/clock.h"
+#include "base/doorbell.h"
 #include "base/log.h"
 #include "transport/shm/shm_wait.h"
 
@@ -38,21 +39,14 @@ void shm_unwatch(shm_transport_t *transport, int fd)
 
 /* ---------------------------------------------------------------- descriptors and deadlines */
 
-static void drain_counter(int fd)
-{
-    uint64_t count;
-    ssize_t got = read(fd, &count, sizeof count);
-    (void)got; /* it was read before: as good */
-}
-
 static void handle_event(shm_transport_t *transport, shm_source_t *source)
 {
     shm_link_t *link = (shm_link_t *)source;
     shm_endpoint_t *endpoint = container_of(source, shm_endpoint_t, source);
     switch (*source) {
     case SHM_SOURCE_LISTENER: shm_listener_accept(transport); break;
-    case SHM_SOURCE_TIMER: drain_counter(transport->timer); break;
-    case SHM_SOURCE_BELL: drain_counter(transport->bell); break;
+    case SHM_SOURCE_TIMER: doorbell_drain(transport->timer); break;
+    case SHM_SOURCE_BELL: doorbell_drain(transport->bell); break;
     case SHM_SOURCE_LINK: shm_link_step(link); break;
     case SHM_SOURCE_PIDFD:
         if (endpoint->pidfd >= 0) shm_endpoint_process_ended(endpoint);
