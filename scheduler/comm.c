@@ -135,6 +135,13 @@ static void fail_in(quoit_comm_t *comm, const operation_t *operation, quoit_stat
     comm_fail(comm, status, true, "%s: %s", text, cause);
 }
 
+void comm_message_text(const quoit_comm_t *comm, const operation_t *message, char *text, size_t capacity)
+{
+    bool receives = message->kind == OPERATION_RECV;
+    snprintf(text, capacity, "%s %s %s (tag %u, %zu bytes)", receives ? "recv" : "send", receives ? "from" : "to",
+             message->peer == QUOIT_ANY_SOURCE ? "any source" : comm_rank_name(comm, message->peer), message->tag, message->bytes);
+}
+
 /* What was running, for texts; "" when nothing. */
 static void running_text(const quoit_comm_t *comm, char *text, size_t capacity)
 {
@@ -143,11 +150,7 @@ static void running_text(const quoit_comm_t *comm, char *text, size_t capacity)
         operation_t *operation = container_of(comm->queue.next, operation_t, link);
         operation_text(&operation->description, text, capacity);
     } else if (!list_is_empty(&comm->messages)) {
-        operation_t *operation = container_of(comm->messages.next, operation_t, link);
-        bool receives = operation->kind == OPERATION_RECV;
-        snprintf(text, capacity, "%s %s %s (tag %u, %zu bytes)", receives ? "recv" : "send", receives ? "from" : "to",
-                 operation->peer == QUOIT_ANY_SOURCE ? "any source" : comm_rank_name(comm, operation->peer), operation->tag,
-                 operation->bytes);
+        comm_message_text(comm, container_of(comm->messages.next, operation_t, link), text, capacity);
     }
 }
 

@@ -94,6 +94,8 @@ uint64_t comm_deadline(const quoit_comm_t *comm);
 quoit_status_t comm_plan(quoit_comm_t *comm, const plan_request_t *request, plan_t **plan);
 /** "rank 3 (node7, pid 1234)" for a rank of this communicator */
 const char *comm_rank_name(const quoit_comm_t *comm, int rank);
+/** A send or recv, for texts: "recv from rank 1 (...) (tag 7, 4 bytes)". */
+void comm_message_text(const quoit_comm_t *comm, const operation_t *message, char *text, size_t capacity);
 /** One of the communicator's processes was lost; `text` tells how. */
 void comm_peer_lost(quoit_comm_t *comm, peer_t *peer);
 

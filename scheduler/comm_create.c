@@ -316,7 +316,7 @@ out:
 
 /* ------------------------------------------------------------------ the end */
 
-enum { UNSENT_LINGER_MS = 500 };
+enum { UNSENT_LINGER_MS = 500 }; /* for a message that may be on its way: ranks that were in step differ by less */
 
 static bool has_work(const quoit_comm_t *comm) { return !list_is_empty(&comm->queue) || !list_is_empty(&comm->messages); }
 
@@ -336,9 +336,9 @@ static void forget_recvs(quoit_comm_t *comm)
 {
     while (!list_is_empty(&comm->messages)) {
         operation_t *recv = container_of(comm->messages.next, operation_t, link);
-        char text[ERROR_TEXT_CAPACITY];
-        snprintf(text, sizeof text, "[%.63s, rank %d] recv from %s (tag %u, %zu bytes): the communicator was destroyed before a message came", comm->name,
-                 comm->rank, recv->peer == QUOIT_ANY_SOURCE ? "any source" : comm_rank_name(comm, recv->peer), recv->tag, recv->bytes);
+        char what[256], text[ERROR_TEXT_CAPACITY];
+        comm_message_text(comm, recv, what, sizeof what);
+        snprintf(text, sizeof text, "[%.63s, rank %d] %s: the communicator was destroyed before a message came", comm->name, comm->rank, what);
         log_info("comm", "%s", text);
         match_forget(comm, recv);
         operation_finish(recv, QUOIT_ERR_CLOSED, text);
