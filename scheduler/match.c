@@ -165,7 +165,7 @@ static quoit_status_t announce(quoit_comm_t *comm, operation_t *send, quoit_endp
     quoit_status_t status = match_take_number(comm, send->peer, &message.number);
     if (status != QUOIT_OK) return status;
     size_t most = ops->flags & QUOIT_TRANSPORT_SAME_HOST ? NOTICE_PAYLOAD_LOCAL : NOTICE_PAYLOAD_CAPACITY;
-    if (send->bytes + NOTICE_MESSAGE_SIZE <= comm->job->tuning.eager_limit && send->bytes < most) {
+    if (send->bytes + NOTICE_MESSAGE_SIZE <= comm->job->tuning.eager_limit && send->bytes <= most) {
         unsigned char inside[NOTICE_MESSAGE_SIZE + NOTICE_PAYLOAD_CAPACITY];
         message.inside = true;
         notice_message_encode(comm->id, comm->rank, &message, inside);
@@ -203,14 +203,10 @@ static bool advance_send(quoit_comm_t *comm, operation_t *send)
 
 bool match_advance(quoit_comm_t *comm, operation_t *operation)
 {
-    if (operation->kind == OPERATION_RECV) {
-        if (!operation->started) return start_recv(comm, operation);
-        if (operation->device.row) return match_device_advance(comm, operation);
-    } else if (operation->device.row) {
-        return match_device_advance(comm, operation);
-    } else if (advance_send(comm, operation)) {
-        return true;
-    }
+    bool receives = operation->kind == OPERATION_RECV;
+    if (receives && !operation->started) return start_recv(comm, operation);
+    if (operation->device.row) return match_device_advance(comm, operation);
+    if (!receives && advance_send(comm, operation)) return true;
     if (!operation->payload_posted || operation->transfer.status == QUOIT_IN_PROGRESS) return false;
     if (operation->transfer.status == QUOIT_OK) {
         operation_finish(operation, QUOIT_OK, "");
