@@ -47,28 +47,19 @@ quoit_status_t verbs_dmabuf_check(const verbs_memory_t *memory)
     return QUOIT_OK;
 }
 
-void verbs_dmabuf_forget(verbs_memory_t *memory, uintptr_t base, size_t length)
+/* What lies in [base, base + length), but for regions of the allocation with the id *spared; NULL: of none. */
+static void forget_within(verbs_memory_t *memory, uintptr_t base, size_t length, const uint64_t *spared)
 {
     for (size_t i = memory->count; i-- > 0;) {
         verbs_region_t *region = memory->regions[i];
-        if (region->base >= base ? region->base - base >= length : base - region->base >= region->length) continue;
+        bool apart = region->base >= base ? region->base - base >= length : base - region->base >= region->length;
+        if (apart || (spared != NULL && region->block == *spared)) continue;
         memory->invalidated++;
         verbs_region_forget(memory, region);
     }
 }
 
-/* Those of allocations that were where this one is. */
-static void forget_former(verbs_memory_t *memory, const quoit_device_memory_t *wanted)
-{
-    uintptr_t base = (uintptr_t)wanted->block;
-    for (size_t i = memory->count; i-- > 0;) {
-        verbs_region_t *region = memory->regions[i];
-        bool apart = region->base >= base ? region->base - base >= wanted->block_length : base - region->base >= region->length;
-        if (apart || region->block == wanted->block_id) continue;
-        memory->invalidated++;
-        verbs_region_forget(memory, region);
-    }
-}
+void verbs_dmabuf_forget(verbs_memory_t *memory, uintptr_t base, size_t length) { forget_within(memory, base, length, NULL); }
 
 static quoit_status_t register_region(verbs_memory_t *memory, verbs_region_t *region, const quoit_device_memory_t *wanted)
 {
@@ -130,6 +121,6 @@ quoit_status_t verbs_dmabuf_take(verbs_memory_t *memory, const quoit_device_memo
         *result = region;
         return QUOIT_OK;
     }
-    forget_former(memory, wanted);
+    forget_within(memory, block, wanted->block_length, &wanted->block_id); /* allocations that were where this one is */
     return make(memory, wanted, result);
 }
