@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives on device buffers, with the lagging device, whose memory kills a CPU that touches it and on which nothing is done when a call
 // returns.
-#include "ranks.h"
-
-#include <gtest/gtest.h>
+#include "device_support.h"
 
 #include <atomic>
 #include <cstring>
 #include <numeric>
 #include <thread>
-
-extern "C" {
-#include "../device/lagging_device.h"
-}
 
 using namespace comm_test;
 
@@ -21,49 +15,7 @@ namespace {
 using Hosts = std::vector<int>;
 const Hosts topologies[] = {{0}, {0, 0}, {0, 0, 0}, {0, 1}, {0, 0, 1}};
 
-class Device : public testing::Test {
-  protected:
-    void SetUp() override
-    {
-        ASSERT_EQ(lagging_device_register(&device), QUOIT_OK) << quoit_last_error();
-        lagging_device_set_seed(seed());
-        lagging_device_set_lag(0, 500);
-        lagging_device_reset();
-    }
-    void TearDown() override { lagging_device_shutdown(); }
-    quoit_device_t device = 0;
-};
-
-struct Memory {
-    explicit Memory(size_t bytes) { EXPECT_EQ(lagging_device.alloc(bytes ? bytes : 1, &pointer), QUOIT_OK) << quoit_last_error(); }
-    ~Memory() { lagging_device.free(pointer); }
-    Memory(const Memory &) = delete;
-    void *pointer = nullptr;
-};
-
-struct Stream {
-    Stream() { EXPECT_EQ(lagging_device.stream_create(&pointer), QUOIT_OK) << quoit_last_error(); }
-    ~Stream() { lagging_device.stream_destroy(pointer); }
-    Stream(const Stream &) = delete;
-    void *pointer = nullptr;
-};
-
-struct Pinned {
-    explicit Pinned(size_t bytes) { EXPECT_EQ(lagging_device.host_alloc(bytes ? bytes : 1, &pointer), QUOIT_OK) << quoit_last_error(); }
-    ~Pinned() { lagging_device.host_free(pointer); }
-    Pinned(const Pinned &) = delete;
-    int32_t *data() { return static_cast<int32_t *>(pointer); }
-    void *pointer = nullptr;
-};
-
-quoit_status_t wait_limited(quoit_request_t *request, double limit_s = 30)
-{
-    double until = seconds() + limit_s;
-    for (;;) {
-        quoit_status_t status = quoit_request_wait(request, 50);
-        if (status != QUOIT_IN_PROGRESS || seconds() > until) return status;
-    }
-}
+class Device : public DeviceTest {};
 
 int32_t value(int rank, size_t i, int round) { return static_cast<int32_t>(i % 1000) * (rank + 1) + round; }
 

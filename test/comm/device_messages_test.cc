@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends, recvs and broadcasts of device buffers, with the lagging device. Over tcp and shm they are staged; over verbs (QUOIT_TRANSPORT names it: the fake
 // libibverbs) the larger ones between hosts go directly, which the communicator's counters tell.
+#include "device_support.h"
 #include "outcome.h"
 
 #include <cstring>
 
 extern "C" {
-#include "../device/lagging_device.h"
 #include "base/status.h"
 }
 
@@ -56,52 +56,14 @@ void lock_limit(unsigned long bytes)
     (void)bytes;
 }
 
-class Messages : public testing::Test {
+class Messages : public DeviceTest {
   protected:
-    void SetUp() override
-    {
-        ASSERT_EQ(lagging_device_register(&device), QUOIT_OK) << quoit_last_error();
-        lagging_device_set_seed(seed());
-        lagging_device_set_lag(0, 500);
-        lagging_device_reset();
-    }
     void TearDown() override
     {
         EXPECT_EQ(fake_count("mr"), 0u) << "memory is still registered";
         EXPECT_EQ(fake_count("misuse"), 0u);
-        lagging_device_shutdown();
+        DeviceTest::TearDown();
     }
-    quoit_device_t device = 0;
-};
-
-struct Memory {
-    explicit Memory(size_t bytes) { EXPECT_EQ(lagging_device.alloc(bytes ? bytes : 1, &pointer), QUOIT_OK) << quoit_last_error(); }
-    ~Memory() { lagging_device.free(pointer); }
-    Memory(const Memory &) = delete;
-    char *at(size_t offset) { return static_cast<char *>(pointer) + offset; }
-    void *pointer = nullptr;
-};
-
-struct Stream {
-    Stream() { EXPECT_EQ(lagging_device.stream_create(&pointer), QUOIT_OK) << quoit_last_error(); }
-    ~Stream() { lagging_device.stream_destroy(pointer); }
-    Stream(const Stream &) = delete;
-    quoit_call_t call(quoit_device_t device) const
-    {
-        quoit_call_t made = QUOIT_CALL_INIT;
-        made.device = device;
-        made.stream = pointer;
-        return made;
-    }
-    void *pointer = nullptr;
-};
-
-struct Pinned {
-    explicit Pinned(size_t bytes) { EXPECT_EQ(lagging_device.host_alloc(bytes ? bytes : 1, &pointer), QUOIT_OK) << quoit_last_error(); }
-    ~Pinned() { lagging_device.host_free(pointer); }
-    Pinned(const Pinned &) = delete;
-    char *bytes() { return static_cast<char *>(pointer); }
-    void *pointer = nullptr;
 };
 
 std::string pattern(size_t bytes, unsigned which)
@@ -111,14 +73,8 @@ std::string pattern(size_t bytes, unsigned which)
     return made;
 }
 
-quoit_status_t wait_limited(quoit_request_t *request, double limit_s = 30)
-{
-    double until = seconds() + limit_s * slow();
-    for (;;) {
-        quoit_status_t status = quoit_request_wait(request, 50);
-        if (status != QUOIT_IN_PROGRESS || seconds() > until) return status;
-    }
-}
+// Longer where everything is.
+quoit_status_t wait_long(quoit_request_t *request) { return wait_limited(request, 30 * slow()); }
 
 unsigned long long counted(quoit_comm_t *comm, const std::string &what)
 {
@@ -142,7 +98,7 @@ void send(quoit_comm_t *comm, quoit_device_t device, const Stream &stream, char 
     ASSERT_EQ(lagging_device.copy(buffer, input.pointer, content.size(), HOST_TO_DEVICE, stream.pointer), QUOIT_OK) << quoit_last_error();
     ASSERT_EQ(quoit_send(comm, buffer, content.size(), QUOIT_U8, to, tag, &call, &request), QUOIT_OK) << quoit_last_error();
     ASSERT_EQ(lagging_device.copy(buffer, after.pointer, content.size(), HOST_TO_DEVICE, stream.pointer), QUOIT_OK) << quoit_last_error();
-    ASSERT_EQ(wait_limited(request), QUOIT_OK) << quoit_request_error(request);
+    ASSERT_EQ(wait_long(request), QUOIT_OK) << quoit_request_error(request);
     quoit_request_free(request);
     device_event_t *event = nullptr;
     ASSERT_EQ(lagging_device.event_create(&event), QUOIT_OK);
@@ -171,7 +127,7 @@ std::string receive(quoit_comm_t *comm, quoit_device_t device, const Stream &str
     EXPECT_EQ(lagging_device.event_record(event, stream.pointer), QUOIT_OK);
     EXPECT_EQ(lagging_device_wait(event), QUOIT_OK) << quoit_last_error();
     lagging_device.event_destroy(event);
-    EXPECT_EQ(wait_limited(request), QUOIT_OK) << quoit_request_error(request);
+    EXPECT_EQ(wait_long(request), QUOIT_OK) << quoit_request_error(request);
     quoit_request_free(request);
     EXPECT_TRUE(std::string(first.bytes(), bytes) == std::string(bytes, 'b')) << "written before the stream had come to the recv; " << bytes << " bytes";
     return std::string(output.bytes(), bytes);
@@ -248,7 +204,7 @@ TEST_F(Messages, KeepTheirOrder)
             }
         }
         for (auto *one : request) {
-            EXPECT_EQ(wait_limited(one), QUOIT_OK) << quoit_request_error(one);
+            EXPECT_EQ(wait_long(one), QUOIT_OK) << quoit_request_error(one);
             quoit_request_free(one);
         }
         if (self.rank == 1) {
@@ -410,7 +366,7 @@ TEST_F(Messages, BroadcastsToo)
                             EXPECT_EQ(lagging_device_wait(event), QUOIT_OK) << quoit_last_error();
                             lagging_device.event_destroy(event);
                         }
-                        EXPECT_EQ(wait_limited(request), QUOIT_OK) << quoit_request_error(request);
+                        EXPECT_EQ(wait_long(request), QUOIT_OK) << quoit_request_error(request);
                         quoit_request_free(request);
                         if (on_device) {
                             ASSERT_EQ(lagging_device_download(&host[0], behind.pointer, bytes), QUOIT_OK);
@@ -506,7 +462,7 @@ int role_traffic(ProcessRank &self)
             quoit_request_t *request = nullptr;
             status = quoit_recv(self.comm, recv.pointer, most, QUOIT_U8, 1 - self.rank, 1, &from, &request);
             if (status == QUOIT_OK) status = quoit_send(self.comm, send.pointer, most, QUOIT_U8, 1 - self.rank, 1, &to, nullptr);
-            if (request && status == QUOIT_OK) status = wait_limited(request);
+            if (request && status == QUOIT_OK) status = wait_long(request);
             quoit_request_free(request);
             if (round == 2) self.say("ready");
         }
