@@ -6,8 +6,8 @@
  *   | header          | root, 64 KiB          | heap: mailboxes, sections, ...                |
  *
  * The owner writes everything in the header but `mail`: a peer that was given slot i marks mail[i] after it has put bytes into its
- * ring, unless the owner follows that ring (see shm_progress.c), and the owner clears it. Nothing in here is a lock, so a peer that is killed leaves nothing held. The fields are plain
- * integers reached through the compiler's atomic builtins, because tests read this header as C++.
+ * ring, unless the owner follows that ring (see shm_progress.c), and the owner clears it. Nothing in here is a lock, so a peer that is
+ * killed leaves nothing held. The fields are plain integers reached through the compiler's atomic builtins, because tests read this header as C++.
  */
 #ifndef QUOIT_SHM_HEADER_H
 #define QUOIT_SHM_HEADER_H
