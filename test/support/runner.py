@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every suite, counts every test, and ends with one line: N passed, N failed, N skipped. Started by test/run.
 
-Two lanes. The one in front runs the tests, a suite after the other. The one behind builds; it has idle priority (after the first build), so that it takes what
-the front leaves. So the processors are busy and yet deadlines are tested on a machine that answers. Sanitized tests, whose limits are wide, come last in
-both, and only when those with narrow ones are over: then nobody has idle priority any more, with which a rank may not get its turn for half a minute.
-Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
+Two lanes. The one in front runs the tests, a suite after the other. The one behind takes what the front leaves: it builds, with idle priority (after the first
+build), and trains the examples, with a tenth of a share, since with idle priority a rank may not get its turn for half a minute. So the processors are busy and
+yet deadlines are tested on a machine that answers. Sanitized tests, whose limits are wide, come last in both, and only when those with narrow ones are over:
+then everybody has a full share. Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
 
 Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core
 with clang; the Python package's build; the pytest folders. C tests are counted by their GoogleTest cases, a program that dies or
@@ -62,7 +62,7 @@ def tail(text, lines=60):
 
 
 RUNNING = set()  # leaders of the sessions that commands were given
-ALONE = threading.Event()  # what is to be timed is over: nothing has idle priority
+ALONE = threading.Event()  # what is to be timed is over: everybody has a full share
 OWN = threading.local()  # of this thread's suite: .cpu, the seconds of a processor that its commands took; .folder, their TMPDIR
 
 
@@ -80,31 +80,45 @@ def prefix_that_works(*words):
     return list(words) if works else []
 
 
-# Takes only the time that nobody else wants. A session may be a scheduling group (autogroup), whose own weight is to be lowered as well.
-IDLE = prefix_that_works("sh", "-c", '[ ! -w /proc/$$/autogroup ] || echo 19 >/proc/$$/autogroup; exec chrt --idle 0 "$@"', "idle")
+FULL, LOW, LEAST = 0, 10, 19  # niceness: the usual share of a processor, a tenth of it, what nobody else wants
 
 
-def hurry(session):
-    """Its processes take their full share from now on."""
+def family(pid):
+    """It and all processes below it."""
+    parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat") as file:
-                if int(file.read().rpartition(")")[2].split()[3]) != session:
-                    continue
-            os.sched_setscheduler(int(name), os.SCHED_OTHER, os.sched_param(0))
-            with open(f"/proc/{name}/autogroup", "w") as file:
-                file.write("0")
+                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
         except OSError:
-            pass  # it has ended, or there are no such groups
+            pass  # it has ended
+    found, more = {pid}, {pid}
+    while more:
+        more = {child for child, parent in parents.items() if parent in more}
+        found |= more
+    return found
 
 
-def has_ended(process, limit, alone=None):
-    """Whether it does so within `limit` seconds (None: waits for ever). It stays to be waited for. `alone` is called with its pid once ALONE is set."""
+def weigh(pid, niceness):
+    """All of its family. A session may be a scheduling group of its own (autogroup), beside another of which the niceness of its processes is nothing."""
+    for member in family(pid):
+        try:
+            os.setpriority(os.PRIO_PROCESS, member, niceness)
+            with open(f"/proc/{member}/autogroup", "w") as file:
+                file.write(str(niceness))
+        except OSError:
+            pass  # it has ended, there are no such groups, or only root takes niceness back
+
+
+def has_ended(process, limit, niceness=FULL):
+    """Whether it does so within `limit` seconds (None: waits for ever). It stays to be waited for. Its family has that niceness until ALONE is set."""
     deadline = None if limit is None else time.monotonic() + limit
+    look = time.monotonic()
     while not os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
-        if alone and ALONE.is_set():
-            alone(process.pid)
-            alone = None
+        if niceness != FULL and (ALONE.is_set() or time.monotonic() >= look):
+            niceness = FULL if ALONE.is_set() else niceness
+            weigh(process.pid, niceness)
+            look = time.monotonic() + 1  # some of those begun meanwhile have sessions of their own
         if deadline is not None and time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -118,15 +132,14 @@ def cpu_seconds(pid):
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def execute(words, limit, env=None, log=None, idle=False):
+def execute(words, limit, env=None, log=None, niceness=FULL):
     """(status, output). The command has a session of its own, which is killed when the limit is over. Status None: it was."""
     env = dict(env or os.environ, TMPDIR=OWN.folder, TEST_TMPDIR=OWN.folder)  # the second one is GoogleTest's
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen([*IDLE, *words] if idle and not ALONE.is_set() else words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
+        process = subprocess.Popen(words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         RUNNING.add(process.pid)
         try:
-            in_time = has_ended(process, limit, hurry if idle else None)
+            in_time = has_ended(process, limit, FULL if ALONE.is_set() else niceness)
             if not in_time:
                 os.killpg(process.pid, signal.SIGTERM)  # pytest and its children get the chance to clean up
                 if not has_ended(process, 15):
@@ -165,10 +178,10 @@ NO_CCACHE = "-DCMAKE_C_COMPILER_LAUNCHER="  # for builds whose objects nobody wi
 # ---------------------------------------------------------------- C
 
 
-def configure_and_build(folder, arguments, clock, outcome, name, idle=True):
+def configure_and_build(folder, arguments, clock, outcome, name, niceness=LEAST):
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     for words in (["cmake", "-S", ".", "-B", folder, *generator, *arguments], ["cmake", "--build", folder, "-j", JOBS]):
-        status, text = execute(words, clock.left(3600), idle=idle)
+        status, text = execute(words, clock.left(3600), niceness=niceness)
         if status != 0:
             outcome.failures.append((name, f"{' '.join(words)}: {how(status)}\n{tail(text)}"))
             return False
@@ -221,7 +234,7 @@ def run_ctest(folder, clock, outcome, environment, wrapper=(), sanitized=False):
 
 def c_build(clock):
     outcome = Outcome()
-    if configure_and_build("build", ["-DQUOIT_TORCH=OFF"], clock, outcome, "build", idle=False):  # all tests wait for it
+    if configure_and_build("build", ["-DQUOIT_TORCH=OFF"], clock, outcome, "build", FULL):  # all tests wait for it
         outcome.passed += 1
     return outcome
 
@@ -304,7 +317,7 @@ def clang_build(clock):
 def package(clock):
     outcome = Outcome()
     words = [sys.executable, "-m", "pip", "install", "-qq", "--no-build-isolation", "--no-deps", "."]
-    status, text = execute(words, clock.left(3600), idle=True)
+    status, text = execute(words, clock.left(3600), niceness=LEAST)
     if status == 0:
         status, text = execute([sys.executable, "-P", "-c", "import quoit; print(quoit.__version__)"], clock.left(120))
     if status == 0:
@@ -330,7 +343,7 @@ def try_again(folder, words, outcome, clock, limit, env):
         print(f"passed on the second try only: {name}\n{text}", flush=True)
 
 
-def pytest(folder, limit):
+def pytest(folder, limit, niceness=FULL):
     limit = limit * 4 if LONG else limit
 
     def suite(clock):
@@ -342,8 +355,10 @@ def pytest(folder, limit):
             os.unlink(junit)
         library = os.path.join(ROOT, "build", "libquoit.so")
         env = dict(os.environ, QUOIT_TEST_BUILD=os.path.join(ROOT, "build"), QUOIT_TEST_LIBRARY=library)
+        if niceness != FULL:
+            env.setdefault("TEST_SLOW", "4")
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={OWN.folder}/pytest", f"--junitxml={junit}", folder]
-        status, text = execute(words, clock.left(limit), env, junit + ".log")
+        status, text = execute(words, clock.left(limit), env, junit + ".log", niceness)
         if os.path.exists(junit):
             read_junit(junit, outcome)
         if status == 1 and 0 < len(outcome.failures) <= SECOND_TRIES:
@@ -374,7 +389,7 @@ class Suite:
     needs: tuple = ()  # suites that must have passed before
     behind: bool = False  # in the lane that takes what the other leaves
     wide: bool = False  # its limits are wide: it may run beside the sanitized tests
-    last: bool = False  # begins when all that are neither wide nor builds have ended
+    last: bool = False  # begins when all suites in front that are not wide have ended
 
 
 # Each lane takes its suites in this order.
@@ -386,11 +401,11 @@ SUITES = {
     "build-tsan": Suite("the same build with ThreadSanitizer",
                         sanitized_build("build-tsan", "thread", f"-DQUOIT_TESTS_WITHOUT={';'.join(RACELESS)}"), behind=True),
     "clang": Suite("the core and bench_allreduce build with clang", clang_build, behind=True),
+    "examples": Suite("examples", pytest("test/examples", 900, LOW), ("build", "package"), behind=True),
     "c": Suite("C tests", c_tests, ("build",)),
     "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),
     "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build", "package")),
     "torch": Suite("PyTorch's backend", pytest("test/torch", 2400), ("build", "package")),
-    "examples": Suite("examples", pytest("test/examples", 900), ("build", "package"), wide=True),
     "machine": Suite("RDMA devices and netem, in emulated machines", pytest("test/machine", 900), ("build", "package"), wide=True),
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
                   sanitized_tests("build-asan", "address,undefined", {"ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",), last=True),
