@@ -8,7 +8,8 @@
  * keep their order, so messages of one key match in order.
  *
  * Nothing here calls back or flushes by itself: send, recv, notify and cancel queue frames, which leave with channel_write (look at
- * channel_wants_write after these calls and after channel_read, which queues grants and credit).
+ * channel_wants_write after these calls and after channel_read, which queues grants and credit). Where a pipe is memory, they are written
+ * at once if nothing is before them.
  *
  * A transport that can write into the peer's memory gives direct_ops_t: then a large recv is announced with address and key where
  * that is possible, and the sender writes there instead of cutting the message into segments. Everything else stays as it is.
@@ -86,6 +87,7 @@ typedef struct channel_config {
     void *direct_context;
     const lend_ops_t *lend;                       /* NULL: the pipes carry all. One pipe, no rails */
     void *lend_context;
+    bool in_memory; /* writing and reading a pipe cost no system call, and a read that is not filled has emptied it */
     bool rails; /* both sides: a pipe that breaks is given up, what it did not deliver goes over the others; sends end when they have arrived */
 } channel_config_t;
 

@@ -187,8 +187,8 @@ static int inlet_consume(channel_t *channel, inlet_t *inlet)
     return handled;
 }
 
-/* Read once: the payload under way to its place, what follows it to the buffer. */
-static quoit_status_t inlet_fill(channel_t *channel, int pipe, size_t budget, size_t *got)
+/* Read once: the payload under way to its place, what follows it to the buffer. *emptied: a further read would find nothing. */
+static quoit_status_t inlet_fill(channel_t *channel, int pipe, size_t budget, size_t *got, bool *emptied)
 {
     inlet_t *inlet = &channel->inlets[pipe];
     struct iovec iov[2];
@@ -209,6 +209,7 @@ static quoit_status_t inlet_fill(channel_t *channel, int pipe, size_t budget, si
     if (room > 0) iov[count++] = (struct iovec){.iov_base = inlet->buffer + left, .iov_len = room};
     quoit_status_t status = channel->config.ops->read(channel->pipes[pipe], iov, count, got);
     if (status != QUOIT_OK) return status;
+    *emptied = channel->config.in_memory && *got < direct + room;
     size_t placed = *got < direct ? *got : direct;
     inlet->done += placed;
     inlet->end += *got - placed;
@@ -219,9 +220,10 @@ static quoit_status_t inlet_fill(channel_t *channel, int pipe, size_t budget, si
 static quoit_status_t read_pipe(channel_t *channel, int pipe, size_t budget, int *handled)
 {
     inlet_t *inlet = &channel->inlets[pipe];
-    while (budget > 0 && channel->status == QUOIT_OK && !inlet->bye) {
+    bool emptied = false;
+    while (budget > 0 && !emptied && channel->status == QUOIT_OK && !inlet->bye) {
         size_t got = 0;
-        quoit_status_t status = inlet_fill(channel, pipe, budget, &got);
+        quoit_status_t status = inlet_fill(channel, pipe, budget, &got, &emptied);
         if (status != QUOIT_OK) return status;
         channel->received += got;
         uint64_t borrowed = channel->borrowed;

@@ -65,6 +65,17 @@ static void stages_append(channel_t *channel, outlet_t *outlet, const void *data
     }
 }
 
+/* Pipes that are memory: what the pipe takes at once need not be staged; bytes that it took. */
+static size_t write_at_once(channel_t *channel, int pipe, const struct iovec *iov, int count)
+{
+    const outlet_t *outlet = &channel->outlets[pipe];
+    size_t written = 0;
+    if (!channel->config.in_memory || pipe >= channel->count || outlet->busy || !list_is_empty(&outlet->stages)) return 0;
+    if (channel->config.ops->write(channel->pipes[pipe], iov, count, &written) != QUOIT_OK) return 0; /* channel_write will find out */
+    channel->sent += written;
+    return written;
+}
+
 quoit_status_t channel_stage(channel_t *channel, int pipe, const frame_t *frame, const void *data, size_t length)
 {
     if (channel->rails) return channel_rails_stage(channel, frame, data, length);
@@ -73,12 +84,15 @@ quoit_status_t channel_stage(channel_t *channel, int pipe, const frame_t *frame,
     if (outlet->bye || dead) return QUOIT_OK; /* nobody will read it */
     if (!stages_reserve(channel, FRAME_HEADER_SIZE + length + 1))
         return error_set(QUOIT_ERR_NO_MEMORY, "no memory to queue a frame %s of %zu bytes", frame_type_name(frame->type), length);
-    uint8_t header[FRAME_HEADER_SIZE];
-    const uint8_t good = 1;
+    uint8_t header[FRAME_HEADER_SIZE], good = 1;
     frame_write(frame, header);
-    stages_append(channel, outlet, header, sizeof header);
-    stages_append(channel, outlet, data, length);
-    if (frame->type == FRAME_DATA) stages_append(channel, outlet, &good, 1);
+    const struct iovec part[] = {{header, sizeof header}, {(void *)(uintptr_t)data, length}, {&good, frame->type == FRAME_DATA}};
+    size_t done = write_at_once(channel, pipe, part, 3);
+    for (int i = 0; i < 3; i++) {
+        size_t skipped = done < part[i].iov_len ? done : part[i].iov_len;
+        stages_append(channel, outlet, (const unsigned char *)part[i].iov_base + skipped, part[i].iov_len - skipped);
+        done -= skipped;
+    }
     return QUOIT_OK;
 }
 
@@ -293,7 +307,12 @@ int channel_write(channel_t *channel, int pipe, size_t budget)
         gather_t gather = {.count = 0, .bytes = 0, .budget = budget};
         bool begun = outlet->busy && outlet->position > 0;
         fill_gather(channel, outlet, loan == LOAN_NONE, &gather);
-        if (gather.count == 0) break;
+        if (gather.count == 0) {
+            if (lent == 0) break;
+            budget -= lent < budget ? lent : budget; /* it is written already */
+            handled++;
+            continue;
+        }
         size_t written = 0;
         quoit_status_t status = channel->config.ops->write(channel->pipes[pipe], gather.iov, gather.count, &written);
         if (status == QUOIT_ERR_AGAIN) break;

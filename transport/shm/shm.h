@@ -105,6 +105,7 @@ struct shm_endpoint {
     channel_t *channel; /* NULL while incoming, before the peer's limits are known */
     shm_limits_t limits; /* of the channel */
     ring_pipe_t pipe;
+    uint64_t told; /* position in the peer's ring up to which it has been told to look */
     void *mailbox; /* the ring we read from, in our arena */
     shm_debt_t debt; /* of our pool, what the peer has */
     int slot;      /* index of that mailbox in mail[] and transport->slots; -1: none */

@@ -94,7 +94,8 @@ quoit_status_t shm_endpoint_make_channel(shm_endpoint_t *endpoint, shm_limits_t 
                                .eager_pool = limits.pool,
                                .segment_size = limits.segment,
                                .lend = &lend_ops,
-                               .lend_context = endpoint};
+                               .lend_context = endpoint,
+                               .in_memory = true};
     quoit_status_t status = channel_create(&config, endpoint->name, &endpoint->channel);
     if (!status) endpoint->limits = limits;
     return status;
@@ -192,9 +193,12 @@ static void check_channel(shm_endpoint_t *endpoint)
     }
 }
 
-/* Bytes are in its ring. */
+/* Bytes are in its ring that it has not been told of. */
+static bool has_untold(const shm_endpoint_t *endpoint) { return endpoint->pipe.out_written != endpoint->told; }
+
 static void tell_peer(shm_endpoint_t *endpoint)
 {
+    endpoint->told = endpoint->pipe.out_written;
     shm_wait_order(endpoint->fence);
     if (__atomic_load_n(endpoint->peer_mail, __ATOMIC_RELAXED) != SHM_MAIL_FOLLOWED)
         __atomic_store_n(endpoint->peer_mail, SHM_MAIL_MARKED, __ATOMIC_RELEASE);
@@ -205,14 +209,15 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint)
 {
     if (endpoint->state != SHM_OPEN) return 0;
     int done = 0;
+    bool more = channel_wants_write(endpoint->channel, 0);
     /* Told piece by piece: the peer reads one while the next is written. */
-    for (int turn = 0; turn < SHM_FLUSH_TURNS && (turn == 0 || channel_wants_write(endpoint->channel, 0)); turn++) {
-        uint64_t start = endpoint->pipe.out_written;
-        done += channel_write(endpoint->channel, 0, SHM_LOAN_SIZE);
-        if (endpoint->pipe.out_written == start) break;
+    for (int turn = 0; turn < SHM_FLUSH_TURNS && (more || has_untold(endpoint)); turn++) {
+        if (more) done += channel_write(endpoint->channel, 0, SHM_LOAN_SIZE);
+        more = channel_wants_write(endpoint->channel, 0);
+        if (!has_untold(endpoint)) break;
         tell_peer(endpoint);
     }
-    if (channel_wants_write(endpoint->channel, 0)) shm_endpoint_activate(endpoint);
+    if (more) shm_endpoint_activate(endpoint);
     check_channel(endpoint);
     return done;
 }
@@ -260,7 +265,8 @@ static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 bool shm_endpoint_has_work(const shm_endpoint_t *endpoint)
 {
     if (endpoint->state != SHM_OPEN) return false;
-    return ring_readable(&endpoint->pipe) || (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe) && !starves(endpoint));
+    return ring_readable(&endpoint->pipe) || has_untold(endpoint) ||
+           (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe) && !starves(endpoint));
 }
 
 int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
@@ -268,7 +274,7 @@ int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
     int done = 0;
     *moved = 0;
     if (endpoint->state == SHM_OPEN && ring_readable(&endpoint->pipe)) done += read_ring(endpoint, budget, moved);
-    if (endpoint->state == SHM_OPEN && channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe)) {
+    if (endpoint->state == SHM_OPEN && (has_untold(endpoint) || (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe)))) {
         uint64_t before, sent, received; /* loans count, too */
         channel_count(endpoint->channel, &before, &received);
         done += shm_endpoint_flush(endpoint);
