@@ -29,7 +29,7 @@ struct Budget {
 // 8 bytes: a message that goes unasked. 262144 bytes: a chunk, asked for and granted; over shm in eight
 // pieces, each with a frame of its own, so that the receiver reads one while the next is written.
 const Budget budgets[] = {
-    {"shm", "8 bytes", 2700},
+    {"shm", "8 bytes", 2370},
     {"shm", "262144 bytes", 17700},
     {"tcp", "8 bytes", 2900},
     {"tcp", "262144 bytes", 12400},

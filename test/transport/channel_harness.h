@@ -149,6 +149,7 @@ struct Options {
     bool rails = false;
     int loans = -1; /* of each side; -1: none can be made, and none borrowed */
     size_t lend_least = 0;
+    bool in_memory = false; /* frames are written at once where that is possible */
 };
 
 /* The two channels, sides 0 and 1. */
@@ -158,6 +159,7 @@ public:
     {
         channel_config_t config = {&test_pipe_ops, options.eager_limit, options.eager_pool, options.segment_size};
         config.rails = options.rails;
+        config.in_memory = options.in_memory;
         lend_ops_ = test_lend_ops;
         lend_ops_.least = options.lend_least;
         config.lend = options.loans >= 0 ? &lend_ops_ : nullptr;

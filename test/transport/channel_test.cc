@@ -6,6 +6,10 @@
 
 #include <utility>
 
+extern "C" {
+#include "transport/framing/frame.h"
+}
+
 using namespace channel_test;
 
 namespace {
@@ -24,6 +28,7 @@ Options random_options(Random &random)
     options.segment_size = 4096u << below(random, 4);
     options.capacity = (size_t)2048 << below(random, 8);
     options.open = below(random, 4) != 0;
+    options.in_memory = below(random, 2) != 0;
     return options;
 }
 
@@ -179,6 +184,36 @@ INSTANTIATE_TEST_SUITE_P(Seeds, ChannelSeeds, testing::Range<uint64_t>(1, 121));
 /* ---------------------------------------------------------------- single cases */
 
 const quoit_key_t key_a = {1, 10}, key_b = {2, 20};
+
+/* Nothing is copied to a queue on the way; what finds the pipe full is, and whatever comes after it. */
+TEST(Channel, PipesOfMemoryAreWrittenAtOnce)
+{
+    Options options;
+    options.whole = options.in_memory = true;
+    options.capacity = 3 * FRAME_HEADER_SIZE + 100 + 10;
+    Couple couple(1, options);
+    Stream &out = couple.stream(0, 0);
+    auto first = post_send(couple.channel[0], {1, 1}, pattern(100, 1));
+    EXPECT_EQ(first->transfer.status, QUOIT_OK);
+    EXPECT_EQ(out.bytes.size(), FRAME_HEADER_SIZE + 100u);
+    EXPECT_FALSE(channel_wants_write(couple.channel[0], 0)) << "nothing is left";
+    ASSERT_EQ(channel_notify(couple.channel[0], "four", 4), QUOIT_OK);
+    auto second = post_send(couple.channel[0], {1, 1}, pattern(30, 2));
+    EXPECT_EQ(out.bytes.size(), options.capacity) << "a part of the third frame";
+    EXPECT_TRUE(channel_wants_write(couple.channel[0], 0));
+    auto third = post_send(couple.channel[0], {1, 1}, pattern(7, 3));
+    auto a = post_recv(couple.channel[1], {1, 1}, 100), b = post_recv(couple.channel[1], {1, 1}, 30), c = post_recv(couple.channel[1], {1, 1}, 7);
+    ASSERT_TRUE(couple.run([&] { return a->done() && b->done() && c->done(); }));
+    EXPECT_TRUE(a->content() == pattern(100, 1) && b->content() == pattern(30, 2) && c->content() == pattern(7, 3));
+    const void *data;
+    size_t length;
+    ASSERT_TRUE(channel_next_notice(couple.channel[1], &data, &length));
+    EXPECT_EQ(std::string(static_cast<const char *>(data), length), "four");
+    uint64_t sent, received;
+    channel_count(couple.channel[0], &sent, &received);
+    EXPECT_EQ(sent, 4 * FRAME_HEADER_SIZE + 100u + 4 + 30 + 7);
+    EXPECT_FALSE(channel_wants_write(couple.channel[0], 0));
+}
 
 TEST(Channel, CreditRunsOutAndComesBack)
 {
