@@ -205,6 +205,11 @@ static quoit_status_t check_parent(quoit_comm_t *parent)
     if (!parent) return error_set(QUOIT_ERR_INVALID, "the parent communicator is NULL");
     if (parent->fork_generation != engine_fork_generation())
         return error_set(QUOIT_ERR_FORKED, "communicator %s belongs to the parent process; a child made by fork() creates its own", parent->name);
+    return QUOIT_OK;
+}
+
+static quoit_status_t failure_of(const quoit_comm_t *parent)
+{
     quoit_status_t status = atomic_load_explicit(&parent->status, memory_order_acquire);
     return status == QUOIT_OK ? status : error_set(status, "%s", parent->error);
 }
@@ -256,6 +261,8 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
     int timeout_ms = 0, own = -1;
     quoit_wire_t wire = QUOIT_WIRE_DEFAULT;
     quoit_status_t status = check_parent(parent);
+    /* One that has failed still tells who is who, and its connections stand but for those of the dead. One that was aborted is not wanted any more. */
+    if (status == QUOIT_OK && failure_of(parent) == QUOIT_ERR_ABORTED) status = QUOIT_ERR_ABORTED;
     if (status == QUOIT_OK && !comm) status = error_set(QUOIT_ERR_INVALID, "quoit_comm_create_group: comm is NULL");
     if (status == QUOIT_OK) status = check_members(parent, ranks, count, &own);
     if (status == QUOIT_OK) status = comm_read_config(config, &shown, &timeout_ms, &wire);
@@ -287,6 +294,7 @@ typedef struct split_vote {
 quoit_status_t quoit_comm_split(quoit_comm_t *parent, int colour, int key, const quoit_comm_config_t *config, quoit_comm_t **comm)
 {
     quoit_status_t status = check_parent(parent);
+    if (status == QUOIT_OK) status = failure_of(parent);
     if (status != QUOIT_OK) return status;
     if (!comm) return error_set(QUOIT_ERR_INVALID, "quoit_comm_split: comm is NULL");
     int size = parent->size, count = 0;
@@ -383,7 +391,7 @@ void quoit_comm_destroy(quoit_comm_t *comm)
 quoit_status_t quoit_comm_abort(quoit_comm_t *comm, const char *reason)
 {
     quoit_status_t status = check_parent(comm);
-    if (status != QUOIT_OK) return status == QUOIT_ERR_INVALID || status == QUOIT_ERR_FORKED ? status : QUOIT_OK; /* it has ended already */
+    if (status != QUOIT_OK || failure_of(comm) != QUOIT_OK) return status; /* it has ended already */
     engine_enter(comm->engine);
     engine_poll(comm->engine); /* what was handed in before ends with the rest */
     comm_fail(comm, QUOIT_ERR_ABORTED, true, "aborted: %s", reason && reason[0] ? reason : "no reason given");

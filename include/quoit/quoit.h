@@ -232,6 +232,8 @@ QUOIT_API quoit_status_t quoit_comm_create(quoit_store_t *store, int rank, int s
 
 /**
  * Create a communicator of some ranks of `parent`, without communication: it returns at once, even when the others come later.
+ * A parent that has failed will do, unless it was aborted: survivors who know who they are can go on so (those who do not: quoit_comm_shrink).
+ * A member that is dead is told by the group's first operation.
  *
  * @param ranks  `count` distinct ranks of parent, the caller's among them; position is the rank in the new communicator.
  * @param name   members must give the same name. The same name may be used again after the earlier communicator was destroyed.

@@ -94,6 +94,61 @@ INSTANTIATE_TEST_SUITE_P(All, Deaths,
                                          Death{{0, 1, 2}, 2, 0}, Death{{0, 1, 2}, 1, 1}, Death{{0, 0, 1, 1}, 2, 1, 2000000},
                                          Death{{0, 0, 0, 0}, 3, 0, 2000000}, Death{{0, 0, 1, 1}, 1, 0, 2000000}));
 
+// Survivors who know who they are cut a group from the one that has failed.
+int role_regroup(ProcessRank &self)
+{
+    const int victim = 1;
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    self.say("ready");
+    if (self.rank == victim) {
+        self.listen("never");
+        return 3;
+    }
+    if (allreduce(self.comm) != QUOIT_ERR_PEER) return 4;
+    std::vector<int> all, living;
+    for (int rank = 0; rank < self.size; rank++) {
+        all.push_back(rank);
+        if (rank != victim) living.push_back(rank);
+    }
+    quoit_comm_t *whole = nullptr, *rest = nullptr;
+    if (quoit_comm_create_group(self.comm, living.data(), self.size - 1, "rest", nullptr, &rest) != QUOIT_OK) return 5;
+    for (int i = 0; i < 3; i++) {
+        float give = float(self.rank), got = -1;
+        if (quoit_allreduce(rest, &give, &got, 1, QUOIT_F32, QUOIT_SUM, nullptr, nullptr) != QUOIT_OK) return 6;
+        if (got != float(self.size * (self.size - 1) / 2 - victim)) return 7;
+    }
+    if (quoit_comm_create_group(self.comm, all.data(), self.size, "whole", nullptr, &whole) == QUOIT_OK) report(self, "whole", allreduce(whole));
+    else report(self, "whole", QUOIT_ERR_INTERNAL);
+    if (allreduce(rest) != QUOIT_OK) return 8; /* the dead one was not its member */
+    quoit_comm_t *own = nullptr, *none = nullptr;
+    if (quoit_comm_create_group(self.comm, &self.rank, 1, "own", nullptr, &own) != QUOIT_OK || quoit_comm_abort(own, "enough") != QUOIT_OK) return 9;
+    report(self, "of the aborted", quoit_comm_create_group(own, all.data(), 1, "none", nullptr, &none));
+    quoit_comm_destroy(own);
+    quoit_comm_destroy(whole);
+    quoit_comm_destroy(rest);
+    return 0;
+}
+
+class Regroups : public testing::TestWithParam<Hosts> {};
+
+TEST_P(Regroups, SurvivorsGoOnInAGroupOfAFailedOne)
+{
+    Processes ranks("regroup", GetParam());
+    for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+    pid_t pid = ranks.pid(1);
+    ranks.kill(1, SIGKILL);
+    for (int rank = 0; rank < ranks.size(); rank++) {
+        if (rank == 1) continue;
+        Outcome whole = outcome(ranks, rank, "whole");
+        EXPECT_EQ(whole.status, QUOIT_ERR_PEER) << whole.text;
+        EXPECT_TRUE(names(whole.text, 1, pid)) << whole.text;
+        EXPECT_EQ(outcome(ranks, rank, "of the aborted").status, QUOIT_ERR_ABORTED);
+        EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Regroups, testing::Values(Hosts{0, 0, 0}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 2}), print_hosts);
+
 // The victim dies in the middle of many operations.
 int role_busy(ProcessRank &self)
 {
@@ -367,7 +422,7 @@ TEST(Abort, ReachesOtherHostsThatAreLate)
     ranks.tell(1, "end");
 }
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"survive", role_survive}, {"busy", role_busy},   {"absent", role_absent},
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"survive", role_survive}, {"regroup", role_regroup}, {"busy", role_busy},   {"absent", role_absent},
                                                              {"silent", role_silent},   {"abort", role_abort}, {"away", role_away}};
 
 } // namespace

@@ -69,6 +69,31 @@ def test_death(way, hosts, fork):
     assert took < 1 + 0.5 * SLOW, (took, texts)
 
 
+def worker_regroups(rank, size):
+    """What programs did with Gloo: those who are left name themselves."""
+    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
+    dist.all_reduce(torch.ones(10))
+    meet("all", rank, size)
+    if rank == VICTIM:
+        die("kill")
+    message_of(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(2)], RuntimeError)
+    living = [r for r in range(size) if r != VICTIM]
+    group = dist.new_group(living, use_local_synchronization=True)
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=group)
+    assert tensor.item() == sum(living)
+    ends = dist.new_group([living[0], living[-1]], use_local_synchronization=True) if rank in (living[0], living[-1]) else None
+    if ends:
+        got = [None, None]
+        dist.all_gather_object(got, rank, group=ends)
+        assert got == [living[0], living[-1]]
+
+
+def test_survivors_make_a_group():
+    ranks = start(4, worker_regroups, backend=None)
+    assert [rank.status for rank in ranks] == [0, -signal.SIGKILL, 0, 0], ranks
+
+
 def enter_network(path):
     """This process goes on in another network namespace. (os.setns came with Python 3.12.)"""
     libc = ctypes.CDLL(None, use_errno=True)
