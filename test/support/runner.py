@@ -32,6 +32,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ALLOWED = os.path.join(ROOT, "test", "allowed_skips.txt")
 JOBS = str(min(4, os.cpu_count() or 1))
 LONG = os.environ.get("QUOIT_TEST_LONG") == "1"
+HOURS = "^(test_chaos_.*|test_comm_stress)$"  # what these take when they are long; `test/full stress` runs them, each alone
 
 
 @dataclasses.dataclass
@@ -211,7 +212,7 @@ def run_ctest(folder, clock, outcome, environment, wrapper=(), sanitized=False):
     junit = os.path.join(results, "ctest.junit")
     limit = 900 if sanitized else 3600 if LONG else 300  # of one entry
     words = [*wrapper, "ctest", "--test-dir", folder, "-j", "5", "--output-on-failure", "--timeout", str(limit), "--repeat", "until-pass:2",
-             "--output-junit", junit]
+             "--output-junit", junit, *(["-E", HOURS] if LONG and not sanitized else [])]
     status, text = execute(words, clock.left(7200 if LONG else 3600), dict(os.environ, **environment), os.path.join(results, "ctest.log"))
     if not os.path.exists(junit):
         outcome.failures.append(("ctest", f"{how(status)}\n{tail(text)}"))
