@@ -11,6 +11,7 @@ import os
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,11 +110,12 @@ def assert_same_training(mine, losses, of):
 @pytest.fixture(scope="module")
 def one_host(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one_host")
-    return folder, torchrun(folder, BACKEND), compared(torchrun, folder, "gloo", "--epochs", str(GLOO_EPOCHS))
+    gloo = partial(forked, tmp_path_factory.mktemp("gloo"), 2, "--epochs", str(GLOO_EPOCHS), backend="gloo")
+    return folder, torchrun(folder, BACKEND), compared(gloo)
 
 
 def test_one_host_trains_as_gloo_does(one_host):
-    _, (mine, _), (gloo, _) = one_host
+    _, (mine, _), gloo = one_host
     assert mine["backend"] == BACKEND and mine["size"] == 2
     assert len(gloo["losses"]) == GLOO_EPOCHS
     assert_same_training(mine, gloo["losses"], "gloo")
