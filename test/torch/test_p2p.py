@@ -2,6 +2,7 @@
 """Sends and receives, batches of them, and the barrier that names who is missing."""
 
 import datetime
+import threading
 import time
 
 import torch
@@ -65,7 +66,9 @@ def worker_batches(rank, size):
         for peer in range(size):  # the own rank too, and the sends first: they must not block the receives
             operations.append(dist.P2POp(dist.isend, outgoing[peer], peer))
             operations.append(dist.P2POp(dist.irecv, incoming[peer], peer))
-        for work in dist.batch_isend_irecv(operations):
+        works = dist.batch_isend_irecv(operations)
+        assert len(works) == len(operations), works  # one an operation, as PyTorch's documentation says
+        for work in works:
             work.wait()
         assert all((incoming[peer] == 100 * peer + rank).all() for peer in range(size))
 
@@ -75,12 +78,48 @@ def worker_batches(rank, size):
             raise KeyError("left")
     except KeyError:
         pass
-    del dist.distributed_c10d._world.pg_coalesce_state[dist.distributed_c10d._get_default_group()]
+    tensor = torch.ones(300000)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
     sent = dist.isend(torch.ones(3), (rank + 1) % size)
     buffer = torch.zeros(3)
     dist.irecv(buffer, (rank - 1) % size).wait()
     sent.wait()
     assert (buffer == 1).all()
+
+
+def worker_bad_batch(rank, size):
+    """An operation of a batch is refused: that is an error, and what comes after it is done (NCCL: collectives do nothing from then on)."""
+    batch = [dist.P2POp(dist.irecv, torch.zeros(3), (rank - 1) % size), dist.P2POp(dist.isend, torch.eye(3).to_sparse(), (rank + 1) % size)]
+    message_of(lambda: dist.batch_isend_irecv(batch), RuntimeError)
+    dist.send(torch.ones(3), (rank + 1) % size)  # for the receive that was begun
+    tensor, parts = torch.ones(3), torch.zeros(3 * size)
+    dist.all_reduce(tensor)
+    dist.all_gather_into_tensor(parts, tensor)
+    assert (tensor == size).all() and (parts == size).all(), (tensor, parts)
+
+
+def worker_batches_of_threads(rank, size):
+    """Threads with batches of their own, of one group (NCCL: KeyError)."""
+    errors = []
+
+    def exchange(tag):
+        try:
+            for number in range(20):
+                sent, got = torch.full((1000 + number,), float(100 * rank + tag)), torch.zeros(1000 + number)
+                batch = [dist.P2POp(dist.isend, sent, (rank + 1) % size, tag=tag), dist.P2POp(dist.irecv, got, (rank - 1) % size, tag=tag)]
+                for work in dist.batch_isend_irecv(batch):
+                    work.wait()
+                assert (got == 100 * ((rank - 1) % size) + tag).all(), (got, tag)
+        except BaseException as error:
+            errors.append(repr(error))
+
+    threads = [threading.Thread(target=exchange, args=[tag]) for tag in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
 
 
 def worker_self(rank, size):
@@ -133,7 +172,7 @@ def worker_monitored_reports(rank, size):
 
 
 def worker_all(rank, size):
-    for worker in (worker_tags, worker_any_source, worker_batches, worker_self, worker_objects, worker_monitored_passes):
+    for worker in (worker_tags, worker_any_source, worker_batches, worker_bad_batch, worker_batches_of_threads, worker_self, worker_objects, worker_monitored_passes):
         worker(rank, size)
 
 

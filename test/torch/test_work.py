@@ -86,6 +86,11 @@ def worker_sequence(rank, size):
     assert everybody == [number] * size
 
 
+def coalesced(calls):
+    with dist._coalescing_manager(device=torch.device("cpu")):
+        calls()
+
+
 def profiled(rank, size):
     """Every operation once: (title, shapes of its inputs)."""
     other, x = 1 - rank, torch.ones(2, 4)
@@ -110,8 +115,7 @@ def profiled(rank, size):
         ("all_reduce", [[2, 4]] * 2, lambda: backend_of().allreduce_coalesced(pair, options).wait()),
         ("sparse_all_reduce", None, lambda: dist.all_reduce(sparse)),
         ("barrier", None, dist.barrier),
-        ("coalesced", None, lambda: [work.wait() for work in dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, torch.ones(2, 4), other)])]),
+        ("coalesced", None, lambda: coalesced(lambda: (dist.isend(x, other), dist.irecv(torch.ones(2, 4), other)))),
     ):
         yield f"quoit:{title}", shapes, call
 

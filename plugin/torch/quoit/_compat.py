@@ -7,6 +7,8 @@
   no NCCL, though they need nothing but an allreduce of bfloat16.
 - The gradient of ``torch.distributed.nn.functional._all_gather_base`` refuses every backend but NCCL and XCCL, though it needs
   nothing but a reduce-scatter.
+- ``_coalescing_manager`` that is left by an exception keeps what was collected, and every later ``all_reduce``, ``all_gather_into_tensor``
+  or ``reduce_scatter_tensor`` of the group is collected, too, and never done.
 - ``ShardedTensor`` takes each backend but Gloo that is registered for CUDA as one that needs it, and fails where there is none. It is loaded
   by those who use it alone, so it is wrapped when a group is made after that.
 
@@ -17,12 +19,13 @@ group itself always work.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import inspect
 import os
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 import torch.distributed as dist
@@ -102,6 +105,24 @@ def _all_gather_base_backward(original: Function) -> Function:
     return backward
 
 
+def _coalescing_manager(original: Function) -> Function:
+    @functools.wraps(original)
+    @contextlib.contextmanager
+    def coalescing_manager(group: Optional[dist.ProcessGroup] = None, device: Optional[torch.device] = None, async_ops: Optional[bool] = False) -> Iterator[Any]:
+        with original(group, device, async_ops) as manager:
+            try:
+                yield manager
+            except BaseException:
+                process_group: Any = group or c10d._get_default_group()
+                if _is_quoit(process_group):
+                    c10d._world.pg_coalesce_state.pop(process_group, None)
+                    if device:
+                        process_group._end_coalescing(device)
+                raise
+
+    return coalescing_manager
+
+
 def _preferred_device(original: Function) -> Function:
     @functools.wraps(original)
     def preferred_device(self: Any) -> torch.device:
@@ -142,5 +163,6 @@ def apply() -> None:
 
     _replace([c10d, dist], "monitored_barrier", _monitored_barrier)
     _replace([c10d, dist], "_set_pg_timeout", _set_pg_timeout)
+    _replace([c10d, dist], "_coalescing_manager", _coalescing_manager)
     _replace([DistributedDataParallel], "_check_comm_hook", _check_comm_hook)
     _replace([functional._AllGatherBase], "backward", _all_gather_base_backward, static=True)

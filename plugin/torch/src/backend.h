@@ -86,7 +86,11 @@ public:
      */
     c10::intrusive_ptr<ProcessGroupQuoit> shrink(std::optional<std::chrono::milliseconds> timeout, std::vector<int> &members);
 
-    bool supportsCoalescing() const override { return true; }
+    /*
+     * start and end are there for whoever calls them. batch_isend_irecv asks first, and does better one by one: it bundles in a list that
+     * PyTorch keeps for the group, where an operation that raises, or a second thread, leaves what swallows later collectives in silence.
+     */
+    bool supportsCoalescing() const override { return false; }
     void startCoalescing() override;
     c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 
