@@ -297,6 +297,57 @@ def test_threads_as_ranks():
     run(1, worker_threads_as_ranks, backend=None)
 
 
+class StoreInPython(dist.Store):
+    """What a user's own store must have for Gloo: no check()."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.waits = inner, 0
+
+    def set(self, key, value):
+        self.inner.set(key, value)
+
+    def get(self, key):
+        return self.inner.get(key)
+
+    def add(self, key, value):
+        return self.inner.add(key, value)
+
+    def wait(self, keys, timeout=seconds(300)):
+        self.waits += 1
+        self.inner.wait(keys, timeout)
+
+
+class StoreWithoutWait(StoreInPython):
+    def wait(self, keys):
+        raise AssertionError("PyTorch gives a timeout")
+
+
+def worker_store_in_python(rank, size):
+    """A store that is a class in Python, where rank 1 comes late; and what is wrong with one is said, in its own words."""
+    files = dist.FileStore(str(directory() / "store"), size)
+    if rank == 1:
+        time.sleep(0.3)
+    store = StoreInPython(files)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=size, timeout=seconds(20))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3 and store.waits > 0, (tensor, store.waits)
+    dist.destroy_process_group()
+
+    lone = StoreInPython(dist.HashStore())
+    call = lambda: dist.init_process_group(BACKEND, store=lone, rank=0, world_size=2, timeout=seconds(0.6))  # noqa: E731
+    text = message_of(call, dist.DistNetworkError)
+    assert "1 of 2 ranks did not come" in text, text
+    bad = StoreWithoutWait(dist.HashStore())
+    text = message_of(lambda: dist.init_process_group(BACKEND, store=bad, rank=0, world_size=2, timeout=seconds(20)), TypeError)
+    assert "positional argument" in text, text
+
+
+def test_store_in_python():
+    run(2, worker_store_in_python, backend=None)
+
+
 def worker_sharded_tensor(rank, size):
     """gather() of a ShardedTensor of the CPU where there is no CUDA (a backend from outside: "Torch not compiled with CUDA enabled")."""
     from torch.distributed._shard import sharded_tensor

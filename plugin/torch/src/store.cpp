@@ -94,6 +94,31 @@ quoit_status_t StoreAdapter::on_get(void *context, const char *key, int timeout_
     }
 }
 
+/** Is the key there? A store written in Python need not have check(): then the key is waited for, up to `limit`. */
+bool StoreAdapter::has(const std::string &key, milliseconds limit)
+{
+    try {
+        if (can_check_)
+            return store_->check({key});
+    } catch (const pybind11::error_already_set &) {
+        throw;
+    } catch (const std::exception &error) { /* what pybind11 throws for a method that a class in Python lacks has no type of its own */
+        if (std::strstr(error.what(), "pure virtual") == nullptr)
+            throw;
+        can_check_ = false;
+    }
+    try {
+        store_->wait({key}, std::max(limit, milliseconds(1)));
+        return true;
+    } catch (pybind11::error_already_set &error) {
+        pybind11::gil_scoped_acquire gil;
+        const bool is_over = error.matches(PyExc_Exception) && !error.matches(PyExc_TypeError) && !error.matches(PyExc_NotImplementedError);
+        if (!is_over)
+            throw;
+        return false;
+    }
+}
+
 /*
  * c10d::Store::wait() cannot be interrupted and TCPStore logs a warning for each wait that ends without the key, hence check().
  * The pause grows with the time already waited: 8,000 ranks that wait for a slow one ask the server some 8,000 times a second. It begins the
@@ -103,7 +128,8 @@ bool StoreAdapter::wait(const std::string &key, int timeout_ms)
 {
     const Clock::time_point start = Clock::now();
     const Clock::time_point end = start + milliseconds(std::max(timeout_ms, 0));
-    while (!store_->check({key})) {
+    constexpr milliseconds kSlice(200); /* of a wait that hears no signals */
+    while (!has(key, std::min(kSlice, std::chrono::duration_cast<milliseconds>(end - Clock::now())))) {
         if (Clock::now() >= end)
             return false;
         const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - start);

@@ -38,11 +38,13 @@ private:
     static quoit_status_t on_get(void *context, const char *key, int timeout_ms, void **value, size_t *length);
 
     bool wait(const std::string &key, int timeout_ms);
+    bool has(const std::string &key, std::chrono::milliseconds limit);
     quoit_status_t failed(const std::exception &error);
 
     c10::intrusive_ptr<c10d::Store> store_;
     const std::chrono::milliseconds first_pause_;
     quoit_store_t *handle_ = nullptr;
+    bool can_check_ = true; /* else it is a store written in Python without check() */
     std::string error_;
     std::exception_ptr interrupt_;
 };
