@@ -348,6 +348,36 @@ def test_store_in_python():
     run(2, worker_store_in_python, backend=None)
 
 
+def worker_host_name(rank, size):
+    """A host's name that is no text: Python cannot read it, but what an error or describe() says can be read."""
+    import ctypes
+    import json
+
+    import quoit
+
+    name = b'a"b\\c\xff\xc3\xa4\xe2\x82' if rank == 0 else b"\xed\xa0\x80"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(0x04000000) != 0 or libc.sethostname(name, len(name)) != 0:  # CLONE_NEWUTS
+        return "cannot name a host"
+    join(rank, size, 20)
+    dist.all_reduce(torch.ones(3))
+    found = quoit.describe(as_dict=True)
+    assert json.loads(json.dumps(found)) == found and found["hosts"] == 1 and "a\"b" in quoit.describe(), found
+    group = dist.new_group([0, 1], timeout=seconds(0.3))
+    if rank == 1:
+        text = message_of(lambda: dist.barrier(group), dist.DistBackendError)
+        assert "waiting for rank 0 (a" in text and "?" in text and "?" in quoit.last_error(group), text
+    meet("asked", rank, size)
+    dist.destroy_process_group()
+    return ""
+
+
+def test_host_name():
+    why = run(2, worker_host_name, backend=None)[0]
+    if why:
+        pytest.skip(why)
+
+
 def worker_sharded_tensor(rank, size):
     """gather() of a ShardedTensor of the CPU where there is no CUDA (a backend from outside: "Torch not compiled with CUDA enabled")."""
     from torch.distributed._shard import sharded_tensor

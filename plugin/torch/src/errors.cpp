@@ -17,7 +17,38 @@ std::exception_ptr error_of(std::string text)
     return std::make_exception_ptr(Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text)));
 }
 
+/** Length of the UTF-8 sequence that begins at text[at]; 0 when there is none. */
+size_t sequence_length(const std::string &text, size_t at)
+{
+    const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+    const unsigned first = byte(at), second = byte(at + 1);
+    const size_t length = first < 0x80 ? 1 : first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f))
+        return 0; /* longer than needed, half of a pair, or beyond the last character */
+    for (size_t i = 1; i < length; i++) {
+        if ((byte(at + i) & 0xc0) != 0x80)
+            return 0;
+    }
+    return length;
+}
+
 } // namespace
+
+std::string as_utf8(std::string text)
+{
+    std::string result;
+    size_t done = 0;
+    for (size_t at = 0; at < text.size();) {
+        const size_t length = sequence_length(text, at);
+        if (length > 0) {
+            at += length;
+            continue;
+        }
+        result.append(text, done, at - done).append("?");
+        done = ++at;
+    }
+    return done == 0 ? text : result.append(text, done);
+}
 
 std::exception_ptr make_error(quoit_status_t status, const std::string &operation, const std::string &text, Stage stage)
 {
@@ -25,6 +56,7 @@ std::exception_ptr make_error(quoit_status_t status, const std::string &operatio
     if (status == QUOIT_ERR_TIMEOUT && text.find(" Timed out ") == std::string::npos)
         message += "Timed out waiting: ";
     message += text.empty() ? quoit_status_text(status) : text;
+    message = as_utf8(std::move(message));
 
     switch (status) {
     case QUOIT_ERR_INVALID:
@@ -59,7 +91,7 @@ std::string take_text(char *text)
 {
     std::string result = text;
     std::free(text);
-    return result;
+    return as_utf8(std::move(result));
 }
 
 } // namespace quoit_torch
