@@ -378,6 +378,22 @@ def test_host_name():
         pytest.skip(why)
 
 
+def worker_sparse_coalesced(rank, size):
+    """A sparse sum takes several steps, so it cannot be one of those that start together (NCCL: "not supported"); it did, and read no memory of its own."""
+    group, sparse, dense = dist.group.WORLD, torch.sparse_coo_tensor([[rank]], [1.0], (4,)), torch.ones(3)
+    group._start_coalescing(torch.device("cpu"))
+    group.allreduce([dense])
+    text = message_of(lambda: group.allreduce([sparse]), NotImplementedError)
+    assert "call it outside of the coalescing" in text, text
+    group._end_coalescing(torch.device("cpu")).wait()
+    dist.all_reduce(sparse)
+    assert dense.tolist() == [2.0] * 3 and sparse.to_dense().tolist() == [1.0, 1.0, 0.0, 0.0], (dense, sparse)
+
+
+def test_sparse_coalesced():
+    run(2, worker_sparse_coalesced)
+
+
 def worker_sharded_tensor(rank, size):
     """gather() of a ShardedTensor of the CPU where there is no CUDA (a backend from outside: "Torch not compiled with CUDA enabled")."""
     from torch.distributed._shard import sharded_tensor

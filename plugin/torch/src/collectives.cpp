@@ -519,6 +519,8 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::allreduce_sparse(Tensors &tensors,
 {
     QUOIT_CHECK_VALUE(opts.reduceOp.op_ == c10d::ReduceOp::SUM, kAllReduceSparse.name, ": sparse tensors can only be summed");
     at::Tensor &tensor = only(kAllReduceSparse.name, tensors);
+    TORCH_CHECK_NOT_IMPLEMENTED(!batch(), "quoit: ", kAllReduceSparse.name, ": its steps depend on each other, so that it cannot be coalesced: "
+                                "call it outside of the coalescing");
     QUOIT_CHECK_VALUE(tensor.is_sparse() && tensor.device().is_cpu(), kAllReduceSparse.name, ": the tensor has layout ",
                       tensor.layout(), " on device ", tensor.device(), ", only torch.sparse_coo on the CPU is supported");
     /* Made first: the profiler takes its life for the operation's time. */
