@@ -66,10 +66,17 @@ def worker_again(rank, size):
 
 
 def worker_subgroups(rank, size):
+    import quoit
+
     pairs = [dist.new_group([a, b]) for a in range(size) for b in range(a + 1, size)]
     for pair in pairs:
         if dist.get_rank(pair) >= 0:
             check(pair)
+            continue
+        for call in (quoit.describe, quoit.history, quoit.last_error, quoit.shrink):
+            text = message_of(lambda call=call, pair=pair: call(pair), ValueError)
+            assert f"rank {rank} is not in this group" in text, text
+    assert "not a str" in message_of(lambda: quoit.describe("world"), TypeError)
     alone = dist.new_group([rank], use_local_synchronization=True)
     check(alone)
     backwards = dist.new_group(list(reversed(range(size))), sort_ranks=False)

@@ -42,6 +42,7 @@ _check_torch()
 from quoit import _C, _compat  # noqa: E402 - the check must come first
 from quoit._C import Options, ProcessGroupQuoit  # noqa: E402
 from quoit._compress import CompressHook  # noqa: E402
+from quoit._groups import check_group as _check_group  # noqa: E402
 from quoit._groups import unwrapped as _unwrapped  # noqa: E402
 from quoit._shrink import shrink  # noqa: E402
 
@@ -83,6 +84,7 @@ def _backend_of(group: Optional[dist.ProcessGroup]) -> ProcessGroupQuoit:
     """The part of ``group`` that is Quoit's."""
     if group is None:
         group = dist.distributed_c10d._get_default_group()
+    _check_group(group)
     for device in group._device_types:
         backend = _unwrapped(group._get_backend(device))
         if isinstance(backend, ProcessGroupQuoit):

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import distributed_c10d as c10d
 
 from quoit._C import ProcessGroupQuoit
-from quoit._groups import unwrapped
+from quoit._groups import check_group, unwrapped
 
 
 def _only_backend(group: dist.ProcessGroup) -> ProcessGroupQuoit:
@@ -62,6 +62,7 @@ def shrink(
     """
     default = c10d._get_default_group()
     old = default if group is None else group
+    check_group(old)
     backend = _only_backend(old)
     if timeout is not None and not isinstance(timeout, datetime.timedelta):
         timeout = datetime.timedelta(seconds=timeout)
