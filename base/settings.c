@@ -101,18 +101,32 @@ static size_t distance(const char *a, size_t a_length, const char *b)
     return row[b_length];
 }
 
-/* The setting whose full name resembles `name` most; NULL when two thirds of the longer one's letters behind the prefix are others. */
+/* Is one of them the other and further words? QUOIT_WIRE means QUOIT_WIRE_DTYPE. */
+static bool lacks_words(const char *a, size_t a_length, const char *b)
+{
+    size_t b_length = strlen(b), shorter = a_length < b_length ? a_length : b_length;
+    const char *longer = a_length < b_length ? b : a;
+    return a_length != b_length && !memcmp(a, b, shorter) && longer[shorter] == '_';
+}
+
+/*
+ * The setting whose full name resembles `name` most, first among those that lack words or have some more; NULL when two thirds of the longer
+ * one's letters behind the prefix are others.
+ */
 static const char *nearest_name(const char *name, size_t length)
 {
     size_t least = SIZE_MAX;
+    bool lacks = false;
     const char *nearest = NULL;
     for (int id = 0; id < SETTING_COUNT; id++) {
         size_t far = distance(name, length, rows[id].name);
-        if (far >= least) continue;
+        bool this_lacks = lacks_words(name, length, rows[id].name);
+        if (far == SIZE_MAX || this_lacks < lacks || (this_lacks == lacks && far >= least)) continue;
         least = far;
+        lacks = this_lacks;
         nearest = rows[id].name;
     }
-    if (!nearest) return NULL;
+    if (!nearest || lacks) return nearest;
     size_t longer = (length > strlen(nearest) ? length : strlen(nearest)) - strlen(PREFIX);
     return least * 3 < longer * 2 ? nearest : NULL;
 }

@@ -223,6 +223,10 @@ TEST_F(Settings, SetBeforeUse)
     EXPECT_EQ(quoit_setting_set("TCP_SOCKETS", "4"), QUOIT_OK);
     EXPECT_EQ(quoit_setting_set("TCP_SOKETS", "4"), QUOIT_ERR_INVALID);
     EXPECT_EQ(error(), "there is no setting \"TCP_SOKETS\"; the nearest name is \"TCP_SOCKETS\"");
+    EXPECT_EQ(quoit_setting_set("WIRE", "bf16"), QUOIT_ERR_INVALID);
+    EXPECT_EQ(error(), "there is no setting \"WIRE\"; the nearest name is \"WIRE_DTYPE\""); // though STORE has as many letters in common
+    EXPECT_EQ(quoit_setting_set("WIRE_DTYPE_FOO_BAR_AND_MORE", "bf16"), QUOIT_ERR_INVALID);
+    EXPECT_EQ(error(), "there is no setting \"WIRE_DTYPE_FOO_BAR_AND_MORE\"; the nearest name is \"WIRE_DTYPE\"");
     EXPECT_EQ(quoit_setting_set("COLOUR", "4"), QUOIT_ERR_INVALID);
     EXPECT_EQ(error(), "there is no setting \"COLOUR\"; quoit_settings_print lists all"); // nothing is like it
     EXPECT_EQ(quoit_setting_set("QUOIT_TCP_SOCKETS", "4"), QUOIT_ERR_INVALID);
