@@ -258,8 +258,10 @@ def worker_by_itself(rank, size):
     assert "there is no store" in message_of(lambda: quoit.ProcessGroupQuoit(None, rank, size), ValueError)
     group.shutdown()
 
-    from torch.distributed import _dist2
-
+    try:
+        from torch.distributed import _dist2
+    except ImportError:  # PyTorch 2.14 has it no more
+        return
     other = _dist2.new_group("quoit", seconds(20), "cpu")
     outputs = [torch.empty(5) for _ in range(size)]
     other.allgather([outputs], [torch.full((5,), float(rank))]).wait()
