@@ -2,6 +2,7 @@
 """Collectives that autograd and torch.compile see through: values and gradients are those of one process that has all tensors."""
 
 import os
+import tempfile
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as differentiable
 
-from launcher import argument, run
+from launcher import argument, directory, run
 
 IMPORTS = ["torch._dynamo"]
 LONG = os.environ.get("QUOIT_TEST_LONG") == "1"
@@ -154,6 +155,7 @@ def worker_compiled(rank, size):
         return y.detach() + 0, x.grad, w.grad
 
     backend = argument()
+    tempfile.tempdir = str(directory())  # Inductor leaves a cache and headers there
     for got, expected in zip(run_with(torch.compile(step, fullgraph=True, backend=backend)), run_with(step)):
         torch.testing.assert_close(got, expected)
     x = torch.randn(3, 4)
