@@ -6,10 +6,10 @@
  */
 #include "base/settings_table.h"
 
+#include "base/forked.h"
 #include "base/log.h"
 #include "base/text.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static const setting_row_t rows[SETTING_COUNT] = {
 #undef SETTING
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, until loaded */
+static forked_lock_t lock = {.mutex = PTHREAD_MUTEX_INITIALIZER}; /* of all below, until loaded */
 static atomic_bool loaded;
 static setting_value_t values[SETTING_COUNT];
 static char *overrides[SETTING_COUNT]; /* owned; by quoit_setting_set before loading */
@@ -154,13 +154,13 @@ static void warn_unknown(void)
 static void ensure_loaded(void)
 {
     if (settings_are_loaded()) return;
-    pthread_mutex_lock(&lock);
+    forked_lock(&lock);
     bool mine = !atomic_load_explicit(&loaded, memory_order_relaxed);
     if (mine) {
         load_locked();
         atomic_store_explicit(&loaded, true, memory_order_release);
     }
-    pthread_mutex_unlock(&lock);
+    forked_unlock(&lock);
     if (mine) warn_unknown(); /* now the log knows its level and file */
 }
 
@@ -184,7 +184,7 @@ const char *setting_string(setting_id_t id)
 
 void settings_reset(void)
 {
-    pthread_mutex_lock(&lock);
+    forked_lock(&lock);
     for (int id = 0; id < SETTING_COUNT; id++) {
         free(values[id].word);
         free(overrides[id]);
@@ -192,7 +192,7 @@ void settings_reset(void)
         overrides[id] = NULL;
     }
     atomic_store_explicit(&loaded, false, memory_order_release);
-    pthread_mutex_unlock(&lock);
+    forked_unlock(&lock);
 }
 
 static quoit_status_t find_setting(const char *name, setting_id_t *id)
@@ -224,7 +224,7 @@ quoit_status_t quoit_setting_set(const char *name, const char *value)
     if (status != QUOIT_OK) return status;
     char *copy = strdup(*value ? value : rows[id].fallback);
     if (!copy) return error_set(QUOIT_ERR_NO_MEMORY, "no memory for setting %s", name);
-    pthread_mutex_lock(&lock);
+    forked_lock(&lock);
     if (atomic_load_explicit(&loaded, memory_order_relaxed)) {
         status = error_set(QUOIT_ERR_INVALID, "setting %s cannot be changed any more: the settings are in use since the first call "
                            "that needed one; set it before, or in the environment as %s", name, rows[id].name);
@@ -233,7 +233,7 @@ quoit_status_t quoit_setting_set(const char *name, const char *value)
         overrides[id] = copy;
         copy = old;
     }
-    pthread_mutex_unlock(&lock);
+    forked_unlock(&lock);
     free(copy);
     return status;
 }

@@ -3,8 +3,9 @@
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/doorbell.h"
-#include "base/limits.h"
+#include "base/forked.h"
 #include "base/hmac.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/comm.h"
@@ -215,29 +216,29 @@ quoit_status_t engine_create(engine_t **result)
 
 /* ------------------------------------------------------------------ the process's engine */
 
-static pthread_mutex_t default_mutex = PTHREAD_MUTEX_INITIALIZER;
+static forked_lock_t default_lock = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 static engine_t *default_engine;
 
 quoit_status_t engine_default(engine_t **engine)
 {
     quoit_status_t status = QUOIT_OK;
-    pthread_mutex_lock(&default_mutex);
+    forked_lock(&default_lock);
     if (default_engine && default_engine->fork_generation != engine_fork_generation()) default_engine = NULL; /* the parent's */
     if (default_engine)
         default_engine->users++;
     else
         status = engine_create(&default_engine);
     if (status == QUOIT_OK) *engine = default_engine;
-    pthread_mutex_unlock(&default_mutex);
+    forked_unlock(&default_lock);
     return status;
 }
 
 engine_t *engine_current(void)
 {
-    pthread_mutex_lock(&default_mutex);
+    forked_lock(&default_lock);
     engine_t *engine = default_engine && default_engine->fork_generation == engine_fork_generation() ? default_engine : NULL;
     if (engine) engine->users++;
-    pthread_mutex_unlock(&default_mutex);
+    forked_unlock(&default_lock);
     return engine;
 }
 
@@ -294,19 +295,19 @@ static void end(engine_t *engine)
 
 void engine_retain(engine_t *engine)
 {
-    pthread_mutex_lock(&default_mutex);
+    forked_lock(&default_lock);
     engine->users++;
-    pthread_mutex_unlock(&default_mutex);
+    forked_unlock(&default_lock);
 }
 
 void engine_release(engine_t *engine)
 {
-    pthread_mutex_lock(&default_mutex);
+    forked_lock(&default_lock);
     bool last = --engine->users == 0;
     if (last && engine == default_engine) default_engine = NULL;
     if (last) engine->ended = true;
     if (last) engine->memory_users++; /* until it has ended */
-    pthread_mutex_unlock(&default_mutex);
+    forked_unlock(&default_lock);
     if (!last) return;
     end(engine);
     engine_memory_release(engine);
@@ -314,16 +315,16 @@ void engine_release(engine_t *engine)
 
 void engine_memory_retain(engine_t *engine)
 {
-    pthread_mutex_lock(&default_mutex);
+    forked_lock(&default_lock);
     engine->memory_users++;
-    pthread_mutex_unlock(&default_mutex);
+    forked_unlock(&default_lock);
 }
 
 void engine_memory_release(engine_t *engine)
 {
-    pthread_mutex_lock(&default_mutex);
+    forked_lock(&default_lock);
     bool last = --engine->memory_users == 0 && engine->ended;
-    pthread_mutex_unlock(&default_mutex);
+    forked_unlock(&default_lock);
     if (last) engine_free(engine);
 }
 

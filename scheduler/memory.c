@@ -5,6 +5,7 @@
  */
 #include "scheduler/memory.h"
 
+#include "base/forked.h"
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/comm.h"
@@ -21,38 +22,34 @@ typedef struct memory_block {
     engine_t *engine; /* NULL: ordinary memory */
 } memory_block_t;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards `blocks`, nothing else */
-static table_t *blocks;                                   /* address -> memory_block_t that a caller holds */
-static bool in_child;                                     /* blocks of the parent are no error here */
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static void forget_parents(void);
 
-/* Another thread of the parent may have held the mutex. The parent's blocks are the parent's. */
-static void begin_child(void)
+static forked_lock_t lock = {.mutex = PTHREAD_MUTEX_INITIALIZER, .forget = forget_parents}; /* guards `blocks`, nothing else */
+static table_t *blocks; /* address -> memory_block_t that a caller holds */
+static bool in_child;   /* blocks of the parent are no error here */
+
+static void forget_parents(void)
 {
-    pthread_mutex_init(&mutex, NULL);
     blocks = NULL;
     in_child = true;
 }
-
-static void watch_forks(void) { pthread_atfork(NULL, NULL, begin_child); }
 
 static table_key_t key_of(const void *pointer) { return (table_key_t){.high = (uintptr_t)pointer}; }
 
 static quoit_status_t remember(memory_block_t *block)
 {
-    pthread_once(&fork_once, watch_forks);
-    pthread_mutex_lock(&mutex);
+    forked_lock(&lock);
     quoit_status_t status = blocks ? QUOIT_OK : table_create(&blocks);
     if (status == QUOIT_OK) status = table_put(blocks, key_of(block->pointer), block);
-    pthread_mutex_unlock(&mutex);
+    forked_unlock(&lock);
     return status;
 }
 
 static memory_block_t *take(const void *pointer)
 {
-    pthread_mutex_lock(&mutex);
+    forked_lock(&lock);
     memory_block_t *block = blocks ? table_take(blocks, key_of(pointer)) : NULL;
-    pthread_mutex_unlock(&mutex);
+    forked_unlock(&lock);
     return block;
 }
 

@@ -2,6 +2,7 @@
 /* Trace: the mapped ring, and what is recorded. See trace.h; the JSON is written by trace_json.c. */
 #include "scheduler/trace.h"
 
+#include "base/forked.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/settings.h"
@@ -109,7 +110,7 @@ quoit_status_t trace_finish(trace_t *trace)
 /* ------------------------------------------------------------------ asked for */
 
 /* Guards the two below. A call's wish waits here while there is no engine that could fulfil it. */
-static pthread_mutex_t wish_mutex = PTHREAD_MUTEX_INITIALIZER;
+static forked_lock_t wish_lock = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 static char *wish;     /* owned */
 static unsigned taken; /* traces begun for the setting: a process that makes its world anew writes another file */
 
@@ -123,7 +124,7 @@ static trace_t *begin(const char *pattern, int rank)
 void trace_begin_wanted(engine_t *engine, int rank)
 {
     engine->rank = rank;
-    pthread_mutex_lock(&wish_mutex);
+    forked_lock(&wish_lock);
     const char *setting = setting_string(SETTING_TRACE);
     char numbered[PATH_MAX];
     if (!engine->trace && wish) {
@@ -140,7 +141,7 @@ void trace_begin_wanted(engine_t *engine, int rank)
             snprintf(numbered, sizeof numbered, "%.*s-%u%s", stem, setting, taken, setting + stem);
         engine->trace = begin(numbered, rank);
     }
-    pthread_mutex_unlock(&wish_mutex);
+    forked_unlock(&wish_lock);
 }
 
 quoit_status_t quoit_trace_start(const char *path)
@@ -149,13 +150,13 @@ quoit_status_t quoit_trace_start(const char *path)
     quoit_status_t status = settings_load();
     if (status != QUOIT_OK) return status;
     engine_t *engine = engine_current();
-    pthread_mutex_lock(&wish_mutex);
+    forked_lock(&wish_lock);
     bool asked = wish != NULL, ready = engine && engine->rank >= 0;
     if (!asked && !ready) {
         wish = strdup(path);
         if (!wish) status = error_set(QUOIT_ERR_NO_MEMORY, "quoit_trace_start: a path");
     }
-    pthread_mutex_unlock(&wish_mutex);
+    forked_unlock(&wish_lock);
     if (asked) status = error_set(QUOIT_ERR_INVALID, "quoit_trace_start: a trace was asked for before; quoit_trace_stop ends it");
     if (!asked && ready) {
         trace_t *trace = NULL;
@@ -173,10 +174,10 @@ quoit_status_t quoit_trace_start(const char *path)
 
 quoit_status_t quoit_trace_stop(void)
 {
-    pthread_mutex_lock(&wish_mutex);
+    forked_lock(&wish_lock);
     free(wish);
     wish = NULL;
-    pthread_mutex_unlock(&wish_mutex);
+    forked_unlock(&wish_lock);
     engine_t *engine = engine_current();
     if (!engine) return QUOIT_OK;
     engine_enter(engine);

@@ -5,12 +5,12 @@
  */
 #include "transport/registry.h"
 
+#include "base/forked.h"
 #include "base/log.h"
 #include "base/settings.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,11 +30,11 @@ enum { BUILT_IN_COUNT = sizeof built_in / sizeof built_in[0], PATH_CAPACITY = 40
 
 /* Plug-ins first, then built_in. Filled once, under the lock; shared objects stay loaded for the life of the process. */
 static struct {
-    pthread_mutex_t lock;
+    forked_lock_t lock;
     bool loaded;
     int count;
     const quoit_transport_ops_t *all[REGISTRY_CAPACITY];
-} registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} registry = {.lock = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
 
 static const quoit_transport_ops_t *find(const quoit_transport_ops_t *const *list, int count, const char *name)
 {
@@ -195,7 +195,7 @@ quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTR
     const quoit_transport_ops_t *wanted[REGISTRY_CAPACITY];
     bool may_lack[REGISTRY_CAPACITY] = {false};
     int wanted_count = 0;
-    pthread_mutex_lock(&registry.lock);
+    forked_lock(&registry.lock);
     quoit_status_t status = registry_load();
     if (status != QUOIT_OK) goto unlock;
     const char *names = setting_string(SETTING_TRANSPORT);
@@ -219,25 +219,25 @@ quoit_status_t transport_registry_list(const quoit_transport_ops_t *list[REGISTR
     list[kept++] = &transport_self;
     *count = kept;
 unlock:
-    pthread_mutex_unlock(&registry.lock);
+    forked_unlock(&registry.lock);
     return status;
 }
 
 const quoit_transport_ops_t *transport_registry_find(const char *name)
 {
-    pthread_mutex_lock(&registry.lock);
+    forked_lock(&registry.lock);
     const quoit_transport_ops_t *found = NULL;
     if (registry_load() == QUOIT_OK) found = find(registry.all, registry.count, name);
-    pthread_mutex_unlock(&registry.lock);
+    forked_unlock(&registry.lock);
     return found;
 }
 
 void transport_registry_reset(void)
 {
-    pthread_mutex_lock(&registry.lock);
+    forked_lock(&registry.lock);
     registry.loaded = false;
     registry.count = 0;
-    pthread_mutex_unlock(&registry.lock);
+    forked_unlock(&registry.lock);
 }
 
 /* ---------------------------------------------------------------- environment */

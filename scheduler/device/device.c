@@ -2,7 +2,8 @@
 /** The device table: ids are positions, the host is 0; rows are added, never removed, so reading needs no lock. */
 #include "scheduler/device/device.h"
 
-#include <pthread.h>
+#include "base/forked.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@ enum { NAMES_CAPACITY = 256 };
 
 static const device_row_t *rows[DEVICE_MAX] = {[QUOIT_DEVICE_HOST] = &device_host};
 static atomic_int row_count = 1; /* released after the row is written */
-static pthread_mutex_t register_lock = PTHREAD_MUTEX_INITIALIZER;
+static forked_lock_t register_lock = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 const device_row_t *device_find(quoit_device_t device)
 {
@@ -30,7 +31,7 @@ static quoit_device_t find_name(const char *name)
 quoit_status_t device_register(const device_row_t *row, quoit_device_t *device)
 {
     quoit_status_t status = QUOIT_OK;
-    pthread_mutex_lock(&register_lock);
+    forked_lock(&register_lock);
     int count = atomic_load_explicit(&row_count, memory_order_relaxed);
     if (find_name(row->name) >= 0) {
         status = error_set(QUOIT_ERR_INVALID, "device: \"%s\" is registered already", row->name);
@@ -41,7 +42,7 @@ quoit_status_t device_register(const device_row_t *row, quoit_device_t *device)
         atomic_store_explicit(&row_count, count + 1, memory_order_release);
         *device = count;
     }
-    pthread_mutex_unlock(&register_lock);
+    forked_unlock(&register_lock);
     return status;
 }
 

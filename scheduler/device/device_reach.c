@@ -5,7 +5,8 @@
  */
 #include "scheduler/device/device.h"
 
-#include <pthread.h>
+#include "base/forked.h"
+
 #include <stdatomic.h>
 
 enum { HISTORY = 64 };
@@ -38,28 +39,28 @@ quoit_status_t device_describe(const device_row_t *row, const void *pointer, siz
 /* ------------------------------------------------------------------ what was freed */
 
 static struct {
-    pthread_mutex_t lock;
+    forked_lock_t lock;
     device_freed_t entry[HISTORY]; /* number n at n mod HISTORY */
     _Atomic uint64_t count;
-} history = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} history = {.lock = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
 
 void device_freed(const device_row_t *row, const void *pointer, size_t bytes)
 {
-    pthread_mutex_lock(&history.lock);
+    forked_lock(&history.lock);
     uint64_t count = atomic_load_explicit(&history.count, memory_order_relaxed);
     history.entry[count % HISTORY] = (device_freed_t){.row = row, .pointer = pointer, .bytes = bytes};
     atomic_store_explicit(&history.count, count + 1, memory_order_release);
-    pthread_mutex_unlock(&history.lock);
+    forked_unlock(&history.lock);
 }
 
 bool device_freed_next(uint64_t *position, device_freed_t *freed)
 {
     if (atomic_load_explicit(&history.count, memory_order_acquire) == *position) return false;
-    pthread_mutex_lock(&history.lock);
+    forked_lock(&history.lock);
     uint64_t count = atomic_load_explicit(&history.count, memory_order_relaxed);
     bool known = count - *position <= HISTORY;
     *freed = known ? history.entry[*position % HISTORY] : (device_freed_t){0};
     *position = known ? *position + 1 : count;
-    pthread_mutex_unlock(&history.lock);
+    forked_unlock(&history.lock);
     return true;
 }

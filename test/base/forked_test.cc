@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A forked child closes what was marked, and nothing else; the parent keeps all.
+// A forked child closes what was marked, and nothing else, and finds locks free; the parent keeps all.
 #include <gtest/gtest.h>
 
 #include <fcntl.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 extern "C" {
@@ -35,6 +36,33 @@ TEST(Forked, ChildrenCloseWhatIsMarked)
     EXPECT_TRUE(forked_keep(marked));
     EXPECT_TRUE(forked_keep(high));
     for (int fd : {marked, high, plain, unmarked}) close(fd);
+}
+
+int forgotten = 0;
+void forget() { forgotten++; }
+forked_lock_t with_forget = {PTHREAD_MUTEX_INITIALIZER, forget, nullptr, false}, plain = {PTHREAD_MUTEX_INITIALIZER, nullptr, nullptr, false};
+
+// Held by another thread, and by this one, while it forks.
+TEST(Forked, LocksAreFreeInTheChild)
+{
+    std::thread([] { forked_lock(&with_forget); }).join();
+    forked_lock(&plain);
+    pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        alarm(10);
+        for (forked_lock_t *lock : {&with_forget, &plain}) {
+            forked_lock(lock);
+            forked_unlock(lock);
+        }
+        _exit(forgotten == 1 ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "of wait(): 14 says that the child waited until its alarm";
+    EXPECT_EQ(forgotten, 0) << "of the child's own";
+    EXPECT_NE(pthread_mutex_trylock(&plain.mutex), 0) << "the parent still holds it";
+    forked_unlock(&plain);
 }
 
 } // namespace

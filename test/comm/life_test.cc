@@ -5,10 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <dirent.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 using namespace comm_test;
@@ -167,6 +169,37 @@ TEST(Fork, ChildIsTurnedAwayAndParentGoesOn)
             EXPECT_EQ(ranks.wait_exit(rank, 20), 0);
         }
     }
+}
+
+// Another thread makes communicators all the time, and so holds what all of the process shares, while this one forks.
+int role_forks(ProcessRank &self)
+{
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+        quoit_comm_t *comm = nullptr;
+        while (!over && quoit_comm_create(nullptr, 0, 1, nullptr, &comm) == QUOIT_OK) quoit_comm_destroy(comm);
+    });
+    int bad = 0, status = 0;
+    for (int turn = 0; turn < 20 && bad == 0; turn++) {
+        pid_t child = fork();
+        if (child == 0) {
+            quoit_comm_t *own = nullptr;
+            alarm(static_cast<unsigned>(10 * slow()));
+            _exit(quoit_comm_create(nullptr, 0, 1, nullptr, &own) != QUOIT_OK);
+        }
+        bad = waitpid(child, &status, 0) == child ? status : -1;
+    }
+    over = true;
+    other.join();
+    self.say("children 0 %d", bad);
+    return 0;
+}
+
+TEST(Fork, WhatAnotherThreadHeldIsFreeInTheChild)
+{
+    Processes ranks("forks", {0}, {}, "", {"QUOIT_TRANSPORT=shm,tcp"});
+    EXPECT_EQ(outcome(ranks, 0, "children").status, 0) << "of wait(): 14 says that a child waited until its alarm";
+    EXPECT_EQ(ranks.wait_exit(0, 20), 0);
 }
 
 // A forked child that lives on keeps sockets and pipes open; the death of its parent is noticed all the same.
@@ -405,7 +438,7 @@ TEST(Idle, NoThreadWakes)
     }
 }
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"create", role_create}, {"again", role_again}, {"fork", role_fork}, {"orphan", role_orphan},
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"create", role_create}, {"again", role_again}, {"fork", role_fork}, {"forks", role_forks}, {"orphan", role_orphan},
                                                              {"exit", role_exit},     {"leave", role_leave}, {"unsent", role_unsent}, {"part", role_part}, {"idle", role_idle}};
 
 } // namespace

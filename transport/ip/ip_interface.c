@@ -6,6 +6,7 @@
 #include "transport/ip/ip_interface.h"
 
 #include "base/clock.h"
+#include "base/forked.h"
 #include "base/place.h"
 #include "base/text.h"
 
@@ -14,7 +15,6 @@
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -331,7 +331,6 @@ quoit_status_t ip_interface_scan(ip_interface_t **all, int *count)
 
 enum { RECENT_MS = 1000 };
 
-static pthread_mutex_t recent_mutex = PTHREAD_MUTEX_INITIALIZER;
 /* A network namespace. The number of its file is given to another one as soon as it is gone; the cookie, of Linux 5.14 and later, never. */
 typedef struct home {
     uint64_t cookie; /* 0: not known, but the file */
@@ -345,6 +344,10 @@ static struct recent {
     uint64_t until; /* clock */
     home_t home;
 } recent;
+
+static void forget_recent(void) { recent = (struct recent){0}; } /* it may be half changed */
+
+static forked_lock_t recent_lock = {.mutex = PTHREAD_MUTEX_INITIALIZER, .forget = forget_recent};
 
 /* The thread's. False when there is no telling which it is. */
 static bool find_home(home_t *home)
@@ -369,7 +372,7 @@ quoit_status_t ip_interface_recent(ip_interface_t **all, int *count)
     home_t home;
     quoit_status_t status = QUOIT_OK;
     if (!find_home(&home)) return ip_interface_scan(all, count);
-    pthread_mutex_lock(&recent_mutex);
+    forked_lock(&recent_lock);
     if (!recent.all || clock_now() >= recent.until || recent.home.cookie != home.cookie || recent.home.file != home.file || recent.home.device != home.device) {
         free(recent.all);
         recent = (struct recent){.home = home};
@@ -381,7 +384,7 @@ quoit_status_t ip_interface_recent(ip_interface_t **all, int *count)
     if (copy) memcpy(copy, recent.all, bytes);
     else if (status == QUOIT_OK) status = error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for %d interfaces", recent.count);
     if (status == QUOIT_OK) *count = recent.count;
-    pthread_mutex_unlock(&recent_mutex);
+    forked_unlock(&recent_lock);
     if (status == QUOIT_OK) *all = copy;
     return status;
 }
