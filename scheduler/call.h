@@ -11,8 +11,8 @@ typedef struct operation_description {
     uint8_t collective; /* plan_collective_t */
     uint8_t dtype, op;
     uint8_t wire;       /* quoit_wire_t of the communicator, 0: none */
-    int32_t root;
-    uint64_t count; /* elements; 0 where ranks may differ (v-forms) */
+    int32_t root;       /* -1: the collective has none */
+    uint64_t count;     /* elements; UINT64_MAX where ranks may differ (alltoallv, gatherv, scatterv) */
 } operation_description_t;
 
 /** A collective, and the hash of all collectives up to it. */

@@ -117,13 +117,21 @@ void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char 
     fail(comm, status, tell);
 }
 
-void comm_fail_mismatch(quoit_comm_t *comm, const operation_description_t *here, int other, const operation_description_t *there)
+void comm_mismatch_text(const quoit_comm_t *comm, const operation_description_t *here, const char *other, const operation_description_t *there,
+                        char text[COMM_MISMATCH_TEXT])
 {
     char mine[128], theirs[128];
     operation_text(here, mine, sizeof mine);
     operation_text(there, theirs, sizeof theirs);
-    comm_fail(comm, QUOIT_ERR_MISMATCH, true, "ranks called different operations: %s called %s, but %s called %s%s", comm_rank_name(comm, comm->rank),
-              mine, comm_rank_name(comm, other), theirs, strcmp(mine, theirs) == 0 ? " (an earlier operation already differed)" : "");
+    snprintf(text, COMM_MISMATCH_TEXT, "ranks called different operations: %s called %s, but %s called %s%s", comm_rank_name(comm, comm->rank), mine,
+             other, theirs, strcmp(mine, theirs) == 0 ? " (an earlier operation already differed)" : "");
+}
+
+void comm_fail_mismatch(quoit_comm_t *comm, const operation_description_t *here, int other, const operation_description_t *there)
+{
+    char text[COMM_MISMATCH_TEXT];
+    comm_mismatch_text(comm, here, comm_rank_name(comm, other), there, text);
+    comm_fail(comm, QUOIT_ERR_MISMATCH, true, "%s", text);
 }
 
 /* Fail with the text of what this operation met. */

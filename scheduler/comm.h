@@ -9,7 +9,7 @@
 #include "scheduler/match.h"
 #include "scheduler/window.h"
 
-enum { COMM_NAME_CAPACITY = 64, COMM_PLANS = 32, COMM_HISTORY = 16 };
+enum { COMM_NAME_CAPACITY = 64, COMM_PLANS = 32, COMM_HISTORY = 16, COMM_MISMATCH_TEXT = 768 };
 
 struct quoit_comm {
     engine_t *engine;
@@ -31,7 +31,9 @@ struct quoit_comm {
     list_t messages;        /* sends and recvs not done */
     uint32_t sequence;      /* of the newest collective taken from the queue */
     uint32_t hash;          /* of all collectives so far */
-    call_t history[COMM_HISTORY]; /* the newest collectives, at their sequence mod COMM_HISTORY */
+    /* The newest collectives, at their sequence mod COMM_HISTORY: what other ranks' calls are compared with. The journal has more of them but lies
+       in memory that other processes may open, and says nothing of hashes. */
+    call_t history[COMM_HISTORY];
     uint64_t wait_begun;    /* when the slow part of waiting was first come to, in this operation; 0: not yet */
     uint32_t wait_sequence; /* `sequence` then */
     struct inquiry *inquiry; /* what other ranks told of their calls; NULL until it was asked */
@@ -80,7 +82,10 @@ quoit_status_t comm_read_config(const quoit_comm_config_t *config, const char **
 void comm_fail(quoit_comm_t *comm, quoit_status_t status, bool tell, const char *format, ...) __attribute__((format(printf, 4, 5)));
 /** As comm_fail, with the cause as another rank found it: kept as it is, and the finder is named once. It is passed on. */
 void comm_fail_told(quoit_comm_t *comm, quoit_status_t status, int finder, const char *cause);
-/** Fail, naming both calls. */
+/** "ranks called different operations: ...": the call here, and that of the rank named `other`. */
+void comm_mismatch_text(const quoit_comm_t *comm, const operation_description_t *here, const char *other, const operation_description_t *there,
+                        char text[COMM_MISMATCH_TEXT]);
+/** Fail with that text. */
 void comm_fail_mismatch(quoit_comm_t *comm, const operation_description_t *here, int other, const operation_description_t *there);
 /** Advance what runs. Only for the owner. True when something moved. */
 bool comm_advance(quoit_comm_t *comm);

@@ -2,7 +2,8 @@
 /*
  * Executor: runs the steps of a plan for a communicator's current operation. Chunks in flight are visited oldest first; a chunk may
  * run a step only when the chunk before it is past that step, so signals and messages of a stage keep their order.
- * Device buffers go through staging memory of the host: see execute_device.c.
+ * What precedes the first step and follows the last is in execute_begin.c, whom a step waits for in execute_text.c. Device buffers go
+ * through staging memory of the host: see execute_device.c.
  */
 #include "scheduler/execute.h"
 
@@ -14,19 +15,14 @@
 #include "scheduler/reduce/reduce.h"
 #include "scheduler/trace.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ------------------------------------------------------------------ where things are */
-
-static uint64_t ticket_of(const execution_t *execution, size_t chunk) { return execution->base + chunk + 1; }
 
 /* This chunk's slot of a member; NULL with an error text when the member told nonsense. */
 static uint8_t *slot_of(quoit_comm_t *comm, int member, size_t chunk)
 {
     execution_t *execution = &comm->execution;
     window_t *window = comm->window;
-    uint64_t ticket = ticket_of(execution, chunk);
+    uint64_t ticket = execution_ticket_of(execution, chunk);
     if (execution->tiny) return window->member[member].section->line.tiny[ticket % WINDOW_SMALL_DEPTH];
     if (execution->plan->small) return window->member[member].small + ticket % WINDOW_SMALL_DEPTH * PLAN_SMALL_SLOT;
     size_t at = (size_t)(ticket % execution->slots) * execution->slot_stride;
@@ -36,8 +32,7 @@ static uint8_t *slot_of(quoit_comm_t *comm, int member, size_t chunk)
 
 static uint8_t *scratch_of(const execution_t *execution, int number, size_t chunk)
 {
-    size_t run = chunk % (size_t)execution->plan->depth;
-    return execution->scratch + (run * (size_t)execution->plan->temps + (size_t)number) * execution->slot_stride;
+    return execution->scratch + (execution_place_of(execution, chunk) * (size_t)execution->plan->temps + (size_t)number) * execution->slot_stride;
 }
 
 /* Address of an operand. */
@@ -88,38 +83,10 @@ static quoit_status_t resolve_input(quoit_comm_t *comm, size_t chunk, const plan
 
 /* ------------------------------------------------------------------ steps */
 
-bool execute_disagrees(quoit_comm_t *comm, int member)
+/* The usual case, told by the line that is read anyway: the member is in this operation, and all before it were the same, too. */
+static inline bool is_in_step(const quoit_comm_t *comm, const window_section_t *theirs)
 {
-    window_t *window = comm->window;
-    window_section_t *theirs = window->member[member].section;
-    uint64_t same = (uint64_t)comm->sequence << 32 | comm->hash, current = atomic_load_explicit(&theirs->line.current, memory_order_acquire);
-    if (current == same || (uint32_t)(current >> 32) < comm->sequence) return false;
-    _Atomic uint64_t *recent = &theirs->recent[comm->sequence % WINDOW_HISTORY]; /* it may be ahead */
-    current = atomic_load_explicit(recent, memory_order_acquire);
-    if ((uint32_t)(current >> 32) != comm->sequence || current == same) return false;
-    operation_description_t mine = comm->history[comm->sequence % COMM_HISTORY].description, other = theirs->description[comm->sequence % WINDOW_HISTORY];
-    atomic_thread_fence(memory_order_acquire);
-    if (atomic_load_explicit(recent, memory_order_relaxed) != current) return false; /* overwritten: the next operation differs, too */
-    /* The hash is of all operations so far: an earlier one may be where they parted. */
-    for (uint32_t sequence = comm->sequence - 1; sequence > 0 && comm->sequence - sequence < COMM_HISTORY; sequence--) {
-        const call_t *call = &comm->history[sequence % COMM_HISTORY];
-        recent = &theirs->recent[sequence % WINDOW_HISTORY];
-        current = atomic_load_explicit(recent, memory_order_acquire);
-        operation_description_t earlier = theirs->description[sequence % WINDOW_HISTORY];
-        atomic_thread_fence(memory_order_acquire);
-        if (atomic_load_explicit(recent, memory_order_relaxed) != current || current == ((uint64_t)sequence << 32 | call->hash) ||
-            (uint32_t)(current >> 32) != sequence)
-            break;
-        mine = call->description;
-        other = earlier;
-    }
-    char mine_text[128], other_text[128];
-    operation_text(&mine, mine_text, sizeof mine_text);
-    operation_text(&other, other_text, sizeof other_text);
-    error_set(QUOIT_ERR_MISMATCH, "ranks called different operations: %s called %s, but %s called %s%s",
-              comm_rank_name(comm, comm->rank), mine_text, window->member[member].peer->name, other_text,
-              strcmp(mine_text, other_text) == 0 ? " (an earlier operation already differed)" : "");
-    return true;
+    return atomic_load_explicit(&theirs->line.current, memory_order_acquire) == ((uint64_t)comm->sequence << 32 | comm->hash);
 }
 
 static quoit_status_t await_member(quoit_comm_t *comm, int member, int stage, uint64_t ticket, chunk_run_t *run)
@@ -133,14 +100,14 @@ static quoit_status_t await_member(quoit_comm_t *comm, int member, int stage, ui
     }
     if (atomic_load_explicit(&section->line.stage[stage], memory_order_acquire) < ticket) return QUOIT_IN_PROGRESS;
     window->member[member].consumed = atomic_load_explicit(&section->line.consumed, memory_order_acquire); /* while the line is here */
-    if (run->chunk == 0 && execute_disagrees(comm, member)) return QUOIT_ERR_MISMATCH;
+    if (run->chunk == 0 && !is_in_step(comm, section) && execute_disagrees(comm, member)) return QUOIT_ERR_MISMATCH;
     return QUOIT_OK;
 }
 
 static quoit_status_t await(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
 {
     window_t *window = comm->window;
-    uint64_t ticket = ticket_of(&comm->execution, run->chunk);
+    uint64_t ticket = execution_ticket_of(&comm->execution, run->chunk);
     if (step->peer != PLAN_ALL) return await_member(comm, step->peer, step->stage, ticket, run);
     for (int i = 0; i < window->members; i++) {
         if (i == window->me) continue;
@@ -154,15 +121,11 @@ static quoit_status_t await(quoit_comm_t *comm, chunk_run_t *run, const plan_ste
 static quoit_status_t reclaim(quoit_comm_t *comm, chunk_run_t *run)
 {
     execution_t *execution = &comm->execution;
-    uint64_t ticket = ticket_of(execution, run->chunk);
-    uint64_t slots = execution->plan->small ? WINDOW_SMALL_DEPTH : execution->slots;
-    bool fresh = !execution->plan->small && !execution->layout_kept && run->chunk < slots;
-    uint64_t needed = fresh ? execution->base : ticket > slots ? ticket - slots : 0;
-    quoit_status_t status = window_consumed(comm->window, needed);
+    quoit_status_t status = window_consumed(comm->window, execution_ticket_to_reclaim(execution, run->chunk));
     if (status != QUOIT_OK) return status;
     if (execution->plan->small || (comm->window->lease && !comm->window->lease_outgrown)) return QUOIT_OK;
-    /* First use: everything before this operation is consumed (fresh), so the lease may be made or made larger. */
-    return window_lease(comm->window, execution->slot_stride * slots);
+    /* First use: all before this operation was consumed, so the lease may be made or made larger. */
+    return window_lease(comm->window, execution->slot_stride * execution->slots);
 }
 
 /* A copy that is multiplied by the premul factor, or divided by avg's share. */
@@ -323,8 +286,7 @@ static quoit_status_t start_transfer(quoit_comm_t *comm, chunk_run_t *run, const
     quoit_endpoint_t *endpoint = NULL;
     if (status == QUOIT_OK) status = job_endpoint(comm->job, comm->job_rank[step->peer], &endpoint);
     if (status != QUOIT_OK) return status;
-    size_t place = (run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers + (size_t)run->transfers;
-    execute_transfer_t *started = &execution->transfer[place];
+    execute_transfer_t *started = execution_transfers_of(execution, run->chunk) + run->transfers;
     started->peer = step->peer;
     started->receives = receives;
     started->transfer.what = comm->hash;
@@ -344,8 +306,7 @@ static quoit_status_t start_transfer(quoit_comm_t *comm, chunk_run_t *run, const
 
 static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
 {
-    execution_t *execution = &comm->execution;
-    execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
+    execute_transfer_t *mine = execution_transfers_of(&comm->execution, run->chunk);
     bool pending = false;
     if (run->direct) {
         quoit_status_t status = execute_device_carry(comm, run, mine);
@@ -376,14 +337,14 @@ static quoit_status_t wait_transfers(quoit_comm_t *comm, chunk_run_t *run)
  */
 static inline bool tells_consumed(const execution_t *execution, size_t chunk)
 {
-    return (ticket_of(execution, chunk) & execution->quiet) == 0 || chunk + 1 == execution->binding.chunks;
+    return (execution_ticket_of(execution, chunk) & execution->quiet) == 0 || chunk + 1 == execution->binding.chunks;
 }
 
 static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run)
 {
     execution_t *execution = &comm->execution;
     const plan_step_t *step = &execution->plan->step[run->step];
-    uint64_t ticket = ticket_of(execution, run->chunk);
+    uint64_t ticket = execution_ticket_of(execution, run->chunk);
     switch (step->verb) {
     case VERB_RECLAIM: return reclaim(comm, run);
     case VERB_SIGNAL: window_signal(comm->window, &comm->window->section->line.stage[step->stage], ticket); return QUOIT_OK;
@@ -434,7 +395,7 @@ static inline __attribute__((always_inline)) quoit_status_t run_chunk(quoit_comm
     return run->phase == CHUNK_DONE ? QUOIT_OK : QUOIT_IN_PROGRESS;
 }
 
-static chunk_run_t *run_of(execution_t *execution, size_t chunk) { return &execution->run[chunk % (size_t)execution->plan->depth]; }
+static inline chunk_run_t *run_of(execution_t *execution, size_t chunk) { return &execution->run[execution_place_of(execution, chunk)]; }
 
 static inline __attribute__((always_inline)) void start_chunks(execution_t *execution)
 {
@@ -490,148 +451,4 @@ quoit_status_t execute_advance(quoit_comm_t *comm, bool *moved)
 {
     if (comm->engine->trace) return advance_traced(comm, moved);
     return advance(comm, moved, NULL);
-}
-
-/* ------------------------------------------------------------------ begin and end */
-
-static quoit_status_t grow(void **memory, size_t *capacity, size_t needed, const char *what)
-{
-    if (*capacity >= needed) return QUOIT_OK;
-    void *larger = realloc(*memory, needed);
-    if (!larger) return error_set(QUOIT_ERR_NO_MEMORY, "%s: %zu bytes", what, needed);
-    memset((char *)larger + *capacity, 0, needed - *capacity);
-    *memory = larger;
-    *capacity = needed;
-    return QUOIT_OK;
-}
-
-static quoit_status_t make_room(quoit_comm_t *comm)
-{
-    execution_t *execution = &comm->execution;
-    const plan_t *plan = execution->plan;
-    size_t transfers = (size_t)plan->depth * (size_t)plan->transfers * sizeof *execution->transfer;
-    quoit_status_t status = grow((void **)&execution->transfer, &execution->transfer_capacity, transfers, "transfers of a plan");
-    if (status != QUOIT_OK) return status;
-    size_t scratch = (size_t)plan->depth * (size_t)plan->temps * execution->slot_stride;
-    if (scratch > execution->scratch_capacity) { /* its content is of no more use: no copying as realloc would */
-        memory_withdraw(comm->engine, execution->scratch);
-        free(execution->scratch);
-        execution->scratch_capacity = 0;
-        execution->scratch = aligned_alloc(4096, (scratch + 4095) / 4096 * 4096);
-        if (!execution->scratch) return error_set(QUOIT_ERR_NO_MEMORY, "scratch of a plan: %zu bytes", scratch);
-        execution->scratch_capacity = scratch;
-        memory_declare(comm->engine, execution->scratch, scratch);
-    }
-    int sources = comm->window && comm->window->members > 2 ? comm->window->members : 2;
-    size_t have = (size_t)execution->source_capacity * sizeof *execution->source;
-    status = grow((void **)&execution->source, &have, (size_t)sources * sizeof *execution->source, "sources of a reduction");
-    if (status == QUOIT_OK) execution->source_capacity = (int)(have / sizeof *execution->source);
-    return status;
-}
-
-/* Does the operation find its large slots as the one before left them? Else they are reclaimed whole before their first use. */
-static void keep_layout(quoit_comm_t *comm)
-{
-    execution_t *execution = &comm->execution;
-    window_t *window = comm->window;
-    window->lease_ticket = window->ticket;
-    execution->layout_kept = window->lease && window->large_stride == execution->slot_stride && window->large_slots == execution->slots;
-    if (execution->layout_kept) return;
-    window->large_stride = execution->slot_stride;
-    window->large_slots = execution->slots;
-    size_t needed = execution->slot_stride * execution->slots;
-    window->lease_outgrown = window->lease && window->lease_bytes < needed;
-}
-
-/* Is the caller's input to be read where it lies? Its plan allows it; in the flat one the others read what the result would overwrite. */
-static void share_input(quoit_comm_t *comm)
-{
-    execution_t *execution = &comm->execution;
-    const plan_side_t *send = &execution->binding.send, *recv = &execution->binding.recv;
-    if (send->parts || execution->operation->device.row || !memory_is_shared(comm->engine, send->base)) return;
-    size_t blocks = plan_sends_blocks(execution->plan->collective) ? (size_t)comm->size : 1;
-    size_t bytes = blocks * send->count * execution->binding.width;
-    if (execution->plan->algorithm == ALGORITHM_FLAT && execution->plan->collective == COLLECTIVE_ALLREDUCE && send->base < recv->base + bytes &&
-        recv->base < send->base + bytes)
-        return;
-    execution->shares = bytes > 0 && window_share_input(comm->window, send->base, bytes, execution->base + 1);
-}
-
-/* Whole pages; below the ring a power of two, so that operations of many sizes find few layouts, and a number of slots that is quick to divide by. */
-static size_t stride_for(size_t bytes)
-{
-    size_t pages = (bytes + 4095) / 4096 * 4096, stride = 4096;
-    if (pages >= WINDOW_RING) return pages;
-    while (stride < pages) stride *= 2;
-    return stride;
-}
-
-/* The largest power of two that is at most a quarter of the slots, less one. */
-static uint64_t quiet_of(size_t slots) { return slots < 8 ? 0 : (UINT64_C(1) << (61 - __builtin_clzll(slots))) - 1; }
-
-quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
-{
-    execution_t *execution = &comm->execution;
-    plan_request_t request = {.collective = (plan_collective_t)operation->description.collective,
-                              .algorithm = operation->algorithm,
-                              .rank = comm->rank,
-                              .root = operation->description.root < 0 ? 0 : operation->description.root,
-                              .premul = operation->description.op == QUOIT_PREMUL_SUM && operation->reduces,
-                              .share = operation->share,
-                              .wire = operation->wire,
-                              .small = operation->small};
-    quoit_status_t status = comm_plan(comm, &request, &execution->plan);
-    if (status != QUOIT_OK) return status;
-    execution->operation = operation;
-    execution->binding = (plan_binding_t){
-        .plan = execution->plan, .send = operation->send, .recv = operation->recv, .width = operation->width, .ranks = comm->size};
-    plan_bind(&execution->binding, &comm->job->tuning);
-    execution->slot_stride = stride_for(plan_slot_bytes(&execution->binding));
-    execution->slots = (comm->window && comm->window->members > 2 ? WINDOW_RING_OF_MANY : WINDOW_RING) / execution->slot_stride;
-    if (execution->slots < (size_t)execution->plan->depth) execution->slots = (size_t)execution->plan->depth;
-    execution->quiet = execution->plan->small ? 0 : quiet_of(execution->slots);
-    execution->tiny = execution->plan->small && execution->plan->places == 1 && execution->binding.chunks == 1 && !plan_is_wired(execution->plan) &&
-                      operation->description.count * operation->width <= WINDOW_TINY;
-    execution->next = execution->oldest = 0;
-    /* What is only moved is, up to twice that size, still in the cache for whoever moves it on (measured: docs/performance.md). */
-    execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes * (operation->reduces ? 1 : 2);
-    execution->shares = execution->reads_inputs = false;
-    status = make_room(comm);
-    if (status != QUOIT_OK) return status;
-    if (comm->window) {
-        execution->base = comm->window->ticket;
-        comm->window->ticket += execution->binding.chunks * (execution->plan->window ? 1 : 0);
-        if (execution->plan->window && !execution->plan->small) keep_layout(comm);
-        comm->window->busy = true;
-        if (execution->plan->shares_inputs) share_input(comm);
-        window_begin(comm->window, &operation->description, comm->hash);
-    }
-    return execute_device_begin(execution);
-}
-
-void execute_end(quoit_comm_t *comm)
-{
-    execution_t *execution = &comm->execution;
-    if (!execution->operation) return;
-    for (size_t chunk = execution->oldest; chunk < execution->next; chunk++) {
-        chunk_run_t *run = run_of(execution, chunk);
-        comm->engine->transfers -= run->transfers; /* cancelled by whoever ends an operation early */
-        run->transfers = 0;
-    }
-    execute_device_end(execution);
-    if (comm->window && atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK) window_fail(comm->window, execution->base);
-    if (comm->window) comm->window->busy = false;
-    comm->left_seen = 0;
-    execution->operation = NULL;
-}
-
-void execute_destroy(quoit_comm_t *comm)
-{
-    execution_t *execution = &comm->execution;
-    memory_withdraw(comm->engine, execution->scratch);
-    execute_device_destroy(comm->engine, execution);
-    free(execution->transfer);
-    free(execution->scratch);
-    free(execution->source);
-    memset(execution, 0, sizeof *execution);
 }

@@ -65,6 +65,23 @@ typedef struct execution {
     device_event_t *event[EXECUTE_MAX_DEPTH];
 } execution_t;
 
+/** A chunk in flight has this place in whatever there are plan->depth of: runs, scratch, staging, events. */
+static inline size_t execution_place_of(const execution_t *execution, size_t chunk) { return chunk % (size_t)execution->plan->depth; }
+/** The transfers of a chunk in flight: room for plan->transfers, of which those of its run are started. */
+static inline execute_transfer_t *execution_transfers_of(const execution_t *execution, size_t chunk)
+{
+    return &execution->transfer[execution_place_of(execution, chunk) * (size_t)execution->plan->transfers];
+}
+static inline uint64_t execution_ticket_of(const execution_t *execution, size_t chunk) { return execution->base + chunk + 1; }
+/** The ticket that all members must have consumed before the chunk's own slot may be written again; 0: none. */
+static inline uint64_t execution_ticket_to_reclaim(const execution_t *execution, size_t chunk)
+{
+    const bool small = execution->plan->small;
+    uint64_t ticket = execution_ticket_of(execution, chunk), slots = small ? WINDOW_SMALL_DEPTH : execution->slots;
+    if (!small && !execution->layout_kept && chunk < slots) return execution->base; /* first use in this layout */
+    return ticket > slots ? ticket - slots : 0;
+}
+
 /** Begin the operation: plan, binding, memory. An error (text set) fails the communicator. */
 quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation);
 /** Run what can run. QUOIT_OK: the operation is done; IN_PROGRESS; or an error (text set). *moved: something happened. */

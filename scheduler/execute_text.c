@@ -16,7 +16,7 @@ static const plan_step_t *waits_at(const execution_t *execution, const chunk_run
 static const chunk_run_t *oldest_run(const execution_t *execution)
 {
     if (!execution->operation || execution->oldest >= execution->next) return NULL;
-    return &execution->run[execution->oldest % (size_t)execution->plan->depth];
+    return &execution->run[execution_place_of(execution, execution->oldest)];
 }
 
 /* Is it members that are waited for, by the step or, after the last one, because they read the own input? */
@@ -35,14 +35,12 @@ static bool holds_up(const quoit_comm_t *comm, const chunk_run_t *run, const pla
         const window_section_t *reader = window->member[member].section;
         return !reader || atomic_load(&reader->line.consumed) < execution->base + execution->binding.chunks;
     }
-    uint64_t ticket = execution->base + run->chunk + 1;
     const window_section_t *section = window->member[member].section;
     if (step->verb == VERB_AWAIT)
-        return (step->peer == PLAN_ALL || step->peer == member) && (!section || atomic_load(&section->line.stage[step->stage]) < ticket);
+        return (step->peer == PLAN_ALL || step->peer == member) &&
+               (!section || atomic_load(&section->line.stage[step->stage]) < execution_ticket_of(execution, run->chunk));
     if (step->verb != VERB_RECLAIM) return false;
-    uint64_t depth = execution->plan->small ? WINDOW_SMALL_DEPTH : (uint64_t)execution->plan->depth;
-    uint64_t needed = execution->layout_kept || execution->plan->small || run->chunk >= depth ? (ticket > depth ? ticket - depth : 0)
-                                                                                              : execution->base;
+    uint64_t needed = execution_ticket_to_reclaim(execution, run->chunk);
     return !section ? needed > 0 : atomic_load(&section->line.consumed) < needed;
 }
 
@@ -89,7 +87,7 @@ int execute_awaited(quoit_comm_t *comm, int *ranks, int capacity)
             if (holds_up(comm, run, step, i)) ranks[count++] = topology_rank(comm->topology, comm->topology->host[comm->rank], i);
         return count;
     }
-    const execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
+    const execute_transfer_t *mine = execution_transfers_of(execution, run->chunk);
     for (int i = 0; i < run->transfers && count < capacity; i++)
         if (mine[i].transfer.status == QUOIT_IN_PROGRESS) ranks[count++] = mine[i].peer;
     return count;
@@ -137,7 +135,7 @@ void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)
             if (holds_up(comm, run, step, i)) append_member(comm, i, text, capacity);
         return;
     }
-    const execute_transfer_t *mine = &execution->transfer[(run->chunk % (size_t)execution->plan->depth) * (size_t)execution->plan->transfers];
+    const execute_transfer_t *mine = execution_transfers_of(execution, run->chunk);
     for (int i = 0; i < run->transfers; i++) {
         if (mine[i].transfer.status != QUOIT_IN_PROGRESS) continue;
         char more[400], doing[320];
@@ -160,6 +158,37 @@ const char *execute_left(quoit_comm_t *comm)
         if (left && holds_up(comm, run, step, i)) return member->peer->name;
     }
     return NULL;
+}
+
+/* A member's call of this number, with sequence << 32 | hash. False: it has not come to it, or has been many further calls since. */
+static bool read_call(const window_section_t *section, uint32_t sequence, uint64_t *current, operation_description_t *description)
+{
+    const _Atomic uint64_t *recent = &section->recent[sequence % WINDOW_HISTORY];
+    *current = atomic_load_explicit(recent, memory_order_acquire);
+    *description = section->description[sequence % WINDOW_HISTORY];
+    atomic_thread_fence(memory_order_acquire);
+    return (uint32_t)(*current >> 32) == sequence && atomic_load_explicit(recent, memory_order_relaxed) == *current; /* else it was overwritten */
+}
+
+bool execute_disagrees(quoit_comm_t *comm, int member)
+{
+    const window_member_t *other = &comm->window->member[member];
+    const call_t *here = NULL;
+    operation_description_t there = {0};
+    /* The hash is of all calls so far: the first that differ may be earlier ones. */
+    for (uint32_t sequence = comm->sequence; sequence > 0 && comm->sequence - sequence < COMM_HISTORY; sequence--) {
+        const call_t *mine = &comm->history[sequence % COMM_HISTORY];
+        operation_description_t theirs;
+        uint64_t current;
+        if (!read_call(other->section, sequence, &current, &theirs) || current == ((uint64_t)sequence << 32 | mine->hash)) break;
+        here = mine;
+        there = theirs;
+    }
+    if (!here) return false;
+    char text[COMM_MISMATCH_TEXT];
+    comm_mismatch_text(comm, &here->description, other->peer->name, &there, text);
+    error_set(QUOIT_ERR_MISMATCH, "%s", text);
+    return true;
 }
 
 /* Any host mate that runs another operation of the same number, whether this plan waits for it or not. */

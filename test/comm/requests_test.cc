@@ -276,6 +276,29 @@ TEST(Request, ADeadlineIsNotSleptThrough)
     }
 }
 
+// A root runs ahead of its readers until it has no slot left. Rank 2 has read the first broadcast only, rank 1 all of them, but it tells so every
+// now and then: the root waits for rank 2 alone.
+TEST(Request, ATimeoutBlamesOnlyWhoHoldsUpTheSlots)
+{
+    const size_t bytes = 40 << 10; /* five chunks: a number that does not divide the slots, so that the wait begins inside a broadcast */
+    EXPECT_TRUE(run_ranks({.host_of = {0, 0, 0}}, [&](Rank &self) {
+        std::vector<char> buffer(bytes, static_cast<char>(self.rank));
+        quoit_call_t call = QUOIT_CALL_INIT;
+        quoit_status_t status = QUOIT_OK;
+        int done = 0;
+        for (; status == QUOIT_OK && done < (self.rank == 2 ? 1 : 1000); done++) {
+            call.timeout_ms = self.rank == 0 ? 200 : 60000;
+            status = quoit_broadcast(self.comm, buffer.data(), bytes, QUOIT_U8, 0, &call, nullptr);
+        }
+        std::string text = quoit_last_error();
+        self.meet();
+        if (self.rank == 2) return;
+        EXPECT_EQ(status, QUOIT_ERR_TIMEOUT) << text;
+        EXPECT_NE(text.find("waiting for rank 2"), std::string::npos) << "rank " << self.rank << " after " << done << " broadcasts: " << text;
+        EXPECT_EQ(text.find("rank 1 (", text.find("waiting for")), std::string::npos) << "rank " << self.rank << " after " << done << " broadcasts: " << text;
+    }));
+}
+
 TEST(Request, WrongArguments)
 {
     run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
