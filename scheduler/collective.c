@@ -2,7 +2,7 @@
 /* The public operations: check the arguments, describe the call, hand it in. What happens then is in comm.c and execute.c. */
 #include "base/clock.h"
 #include "scheduler/comm.h"
-#include "scheduler/execute_device.h"
+#include "scheduler/operation_device.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -5,10 +5,10 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "scheduler/execute_device.h"
 #include "scheduler/history.h"
-#include "scheduler/trace.h"
 #include "scheduler/inquire.h"
+#include "scheduler/operation_device.h"
+#include "scheduler/trace.h"
 
 #include <stdio.h>
 #include <string.h>

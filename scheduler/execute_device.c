@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device buffers: chunk c of the caller's buffer is staged at (c mod depth) * slot_stride of two host buffers, one for SEND and one
- * for RECV. Copies run on a stream of ours; the user's stream is joined to it by an event before and by a host word after.
+ * for RECV. Copies run on a stream of ours; operation_device.c joins the user's stream to it.
  *
  * Direct chunks: a broadcast's plan on a rank that shares no window only passes one buffer on. Where the transport of all its peers reaches
  * that buffer, chunks above the eager limit are sent from and received into it. Each rank decides for itself; what cannot go on without a
@@ -9,123 +9,11 @@
  */
 #include "scheduler/execute_device.h"
 
-#include "base/doorbell.h"
 #include "scheduler/comm.h"
 #include "scheduler/memory.h"
 #include "scheduler/stage.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <unistd.h>
-
-static void ring_once(void *argument)
-{
-    int doorbell = (int)(intptr_t)argument;
-    doorbell_ring(doorbell);
-    close(doorbell);
-}
-
-/* The user's stream may get there when the engine is long gone: it rings at a descriptor of its own. */
-static quoit_status_t ring_when_reached(const engine_t *engine, const device_row_t *row, void *stream)
-{
-    int doorbell = fcntl(engine->doorbell, F_DUPFD_CLOEXEC, 0);
-    if (doorbell < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "a descriptor for a device's stream");
-    quoit_status_t status = row->stream_notify(stream, ring_once, (void *)(intptr_t)doorbell);
-    if (status != QUOIT_OK) close(doorbell);
-    return status;
-}
-
-quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t id, void *stream)
-{
-    const device_row_t *row = device_find(id);
-    if (!row) return error_set(QUOIT_ERR_INVALID, "there is no device with id %d", id);
-    if (row->host_readable) return QUOIT_OK;
-    if (operation->kind == OPERATION_COLLECTIVE && operation->description.collective != COLLECTIVE_ALLREDUCE &&
-        operation->description.collective != COLLECTIVE_BROADCAST && operation->description.collective != COLLECTIVE_REDUCE)
-        return error_set(QUOIT_ERR_UNSUPPORTED, "not supported: %s on buffers of device %s; copy them to the host first",
-                         plan_collective_name(operation->description.collective), row->name);
-    operation_device_t *device = &operation->device;
-    void *word = NULL;
-    quoit_status_t status = row->host_alloc(sizeof *device->word, &word);
-    if (status != QUOIT_OK) return status;
-    device->word = word;
-    __atomic_store_n(device->word, 0, __ATOMIC_RELAXED);
-    status = row->event_create(&device->ready);
-    if (status != QUOIT_OK) goto free_word;
-    status = row->event_create(&device->passed);
-    if (status != QUOIT_OK) goto destroy_ready;
-    status = row->event_record(device->ready, stream);
-    if (status == QUOIT_OK) status = ring_when_reached(operation->engine, row, stream);
-    if (status == QUOIT_OK) status = row->stream_wait_host(stream, device->word, 1);
-    if (status == QUOIT_OK) status = row->event_record(device->passed, stream);
-    if (status != QUOIT_OK) goto destroy_passed;
-    device->row = row;
-    device->id = id;
-    return QUOIT_OK;
-
-destroy_passed:
-    row->event_destroy(device->passed);
-destroy_ready:
-    row->event_destroy(device->ready);
-free_word:
-    row->host_free(device->word);
-    return status;
-}
-
-void operation_device_finish(operation_t *operation)
-{
-    if (operation->device.row) __atomic_store_n(operation->device.word, 1, __ATOMIC_RELEASE);
-}
-
-/* ------------------------------------------------------------------ words that streams may still read */
-
-/*
- * A stream may be long in coming to its wait for the word, when it stands still for a reason of the user's. So what belongs to an
- * operation that is over is put aside, and given back when its stream has passed.
- */
-typedef struct leftover {
-    struct leftover *next;
-    operation_device_t device;
-} leftover_t;
-
-static pthread_mutex_t leftover_mutex = PTHREAD_MUTEX_INITIALIZER;
-static leftover_t *leftovers;
-
-static bool try_free(operation_device_t *device)
-{
-    if (device->row->event_query(device->passed) == QUOIT_IN_PROGRESS) return false;
-    device->row->event_destroy(device->passed);
-    device->row->event_destroy(device->ready);
-    device->row->host_free(device->word);
-    return true;
-}
-
-void operation_device_free(operation_t *operation)
-{
-    operation_device_t *device = &operation->device;
-    if (!device->row) return;
-    pthread_mutex_lock(&leftover_mutex);
-    for (leftover_t **each = &leftovers; *each;) {
-        leftover_t *one = *each;
-        if (!try_free(&one->device)) {
-            each = &one->next;
-            continue;
-        }
-        *each = one->next;
-        free(one);
-    }
-    if (!try_free(device)) {
-        leftover_t *one = malloc(sizeof *one);
-        if (one) { /* else it is lost */
-            *one = (leftover_t){.next = leftovers, .device = *device};
-            leftovers = one;
-        }
-    }
-    pthread_mutex_unlock(&leftover_mutex);
-    device->row = NULL;
-}
 
 /* Does the plan touch a space as a source, or as a destination? */
 static bool plan_uses(const plan_t *plan, plan_space_t space, bool writes)
@@ -261,14 +149,14 @@ void execute_device_destroy(engine_t *engine, execution_t *execution)
 
 static size_t place_of(const execution_t *execution, size_t chunk)
 {
-    return (chunk % (size_t)execution->plan->depth) * execution->slot_stride;
+    return execution_place_of(execution, chunk) * execution->slot_stride;
 }
 
 uint8_t *execute_device_address(const execution_t *execution, size_t chunk, const plan_operand_t *operand, const plan_piece_t *piece)
 {
     const plan_binding_t *binding = &execution->binding;
     bool send = operand->space == SPACE_SEND;
-    if (execution->run[chunk % (size_t)execution->plan->depth].direct) return (uint8_t *)piece->data;
+    if (execution->run[execution_place_of(execution, chunk)].direct) return (uint8_t *)piece->data;
     const char *chunk_begin = (send ? binding->send.base : binding->recv.base) + chunk * binding->chunk * binding->width;
     size_t inside = piece->count ? (size_t)(piece->data - chunk_begin) : 0;
     return (send ? execution->stage_send : execution->stage_recv) + place_of(execution, chunk) + inside;
@@ -282,17 +170,13 @@ static size_t bytes_of(const execution_t *execution, size_t chunk)
     return (count < binding->chunk ? count : binding->chunk) * binding->width;
 }
 
-/* Queue a copy, its event, and a ring at the doorbell when it is done. */
-static quoit_status_t queue_copy(execution_t *execution, chunk_run_t *run, void *to, const void *from, size_t bytes,
-                                 device_direction_t direction)
+static device_event_t *event_of(const execution_t *execution, size_t chunk) { return execution->event[execution_place_of(execution, chunk)]; }
+
+static quoit_status_t copy_chunk(execution_t *execution, size_t chunk, void *to, const void *from, size_t bytes, device_direction_t direction)
 {
-    const device_row_t *row = execution->row;
-    device_event_t *event = execution->event[run->chunk % (size_t)execution->plan->depth];
-    execution->operation->comm->device_staged += bytes;
-    quoit_status_t status = row->copy(to, from, bytes, direction, execution->stream);
-    if (status == QUOIT_OK) status = row->event_record(event, execution->stream);
-    if (status == QUOIT_OK) status = row->stream_notify(execution->stream, stage_ring, execution->operation->comm->engine);
-    return status;
+    quoit_comm_t *comm = execution->operation->comm;
+    comm->device_staged += bytes;
+    return stage_queue_copy(&(stage_queue_t){comm->engine, execution->row, execution->stream}, to, from, bytes, direction, event_of(execution, chunk));
 }
 
 quoit_status_t execute_device_in(execution_t *execution, chunk_run_t *run)
@@ -310,12 +194,12 @@ quoit_status_t execute_device_in(execution_t *execution, chunk_run_t *run)
             run->phase = CHUNK_STEPS;
             return QUOIT_OK;
         }
-        quoit_status_t status = queue_copy(execution, run, execution->stage_send + place_of(execution, run->chunk),
+        quoit_status_t status = copy_chunk(execution, run->chunk, execution->stage_send + place_of(execution, run->chunk),
                                            execution->binding.send.base + at, bytes, DEVICE_TO_HOST);
         if (status != QUOIT_OK) return status;
         run->phase = CHUNK_STAGE_IN_WAIT;
     }
-    quoit_status_t status = row->event_query(execution->event[run->chunk % (size_t)execution->plan->depth]);
+    quoit_status_t status = row->event_query(event_of(execution, run->chunk));
     if (status == QUOIT_OK) run->phase = CHUNK_STEPS;
     return status;
 }
@@ -329,12 +213,12 @@ quoit_status_t execute_device_out(execution_t *execution, chunk_run_t *run)
             run->phase = CHUNK_DONE;
             return QUOIT_OK;
         }
-        quoit_status_t status = queue_copy(execution, run, execution->binding.recv.base + at,
+        quoit_status_t status = copy_chunk(execution, run->chunk, execution->binding.recv.base + at,
                                            execution->stage_recv + place_of(execution, run->chunk), bytes, HOST_TO_DEVICE);
         if (status != QUOIT_OK) return status;
         run->phase = CHUNK_STAGE_OUT_WAIT;
     }
-    quoit_status_t status = row->event_query(execution->event[run->chunk % (size_t)execution->plan->depth]);
+    quoit_status_t status = row->event_query(event_of(execution, run->chunk));
     if (status == QUOIT_OK) run->phase = CHUNK_DONE;
     return status;
 }

@@ -16,7 +16,7 @@ typedef struct operation operation_t;
 
 typedef enum operation_kind { OPERATION_COLLECTIVE, OPERATION_SEND, OPERATION_RECV } operation_kind_t;
 
-/** The device's side of an operation on device buffers: see execute_device.c. */
+/** The device's side of an operation on device buffers: see operation_device.c. */
 typedef struct operation_device {
     const device_row_t *row;
     device_event_t *ready;  /* recorded on the user's stream when the operation was issued */

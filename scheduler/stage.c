@@ -13,9 +13,7 @@ enum { KEPT = 4, KEPT_BYTES = 64 << 20, WASTE = 4, POLL_US = 50 };
 
 /** What a communicator has for one device. */
 struct stage_lane {
-    engine_t *engine;
-    const device_row_t *row;
-    void *stream;
+    stage_queue_t queue; /* owns its stream */
     list_t idle; /* stage_t, used longest ago first */
     int kept;
 };
@@ -29,13 +27,13 @@ static quoit_status_t find_lane(quoit_comm_t *comm, quoit_device_t device, stage
     }
     stage_lane_t *lane = calloc(1, sizeof *lane);
     if (!lane) return error_set(QUOIT_ERR_NO_MEMORY, "no memory for copies of device %s", row->name);
-    quoit_status_t status = row->stream_create(&lane->stream);
+    quoit_status_t status = row->stream_create(&lane->queue.stream);
     if (status != QUOIT_OK) {
         free(lane);
         return status;
     }
-    lane->engine = comm->engine;
-    lane->row = row;
+    lane->queue.engine = comm->engine;
+    lane->queue.row = row;
     list_init(&lane->idle);
     *result = comm->lane[device] = lane;
     return QUOIT_OK;
@@ -43,8 +41,8 @@ static quoit_status_t find_lane(quoit_comm_t *comm, quoit_device_t device, stage
 
 static void destroy(stage_t *stage)
 {
-    const device_row_t *row = stage->lane->row;
-    memory_withdraw(stage->lane->engine, stage->memory);
+    const device_row_t *row = stage->lane->queue.row;
+    memory_withdraw(stage->lane->queue.engine, stage->memory);
     row->event_destroy(stage->event);
     row->host_free(stage->memory);
     free(stage);
@@ -54,21 +52,21 @@ static quoit_status_t create(stage_lane_t *lane, size_t bytes, stage_t **result)
 {
     stage_t *stage = calloc(1, sizeof *stage);
     void *memory = NULL;
-    if (!stage) return error_set(QUOIT_ERR_NO_MEMORY, "no memory to copy %zu bytes of device %s", bytes, lane->row->name);
+    if (!stage) return error_set(QUOIT_ERR_NO_MEMORY, "no memory to copy %zu bytes of device %s", bytes, lane->queue.row->name);
     stage->lane = lane;
     list_init(&stage->link);
-    quoit_status_t status = lane->row->host_alloc(bytes, &memory);
+    quoit_status_t status = lane->queue.row->host_alloc(bytes, &memory);
     if (status != QUOIT_OK) goto free_stage;
-    status = lane->row->event_create(&stage->event);
+    status = lane->queue.row->event_create(&stage->event);
     if (status != QUOIT_OK) goto free_memory;
     stage->memory = memory;
     stage->capacity = bytes;
-    memory_declare(lane->engine, memory, bytes);
+    memory_declare(lane->queue.engine, memory, bytes);
     *result = stage;
     return QUOIT_OK;
 
 free_memory:
-    lane->row->host_free(memory);
+    lane->queue.row->host_free(memory);
 free_stage:
     free(stage);
     return status;
@@ -90,23 +88,27 @@ quoit_status_t stage_take(quoit_comm_t *comm, quoit_device_t device, size_t byte
     return create(lane, bytes, result);
 }
 
-void stage_ring(void *engine) { doorbell_ring(((engine_t *)engine)->doorbell); }
+static void wake(void *engine) { doorbell_ring(((engine_t *)engine)->doorbell); }
+
+quoit_status_t stage_queue_copy(const stage_queue_t *queue, void *to, const void *from, size_t bytes, device_direction_t direction,
+                                device_event_t *done)
+{
+    quoit_status_t status = queue->row->copy(to, from, bytes, direction, queue->stream);
+    if (status == QUOIT_OK) status = queue->row->event_record(done, queue->stream);
+    return status == QUOIT_OK ? queue->row->stream_notify(queue->stream, wake, queue->engine) : status;
+}
 
 quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, device_direction_t direction)
 {
-    const stage_lane_t *lane = stage->lane;
+    void *host = stage->memory;
     bool out = direction == DEVICE_TO_HOST;
-    quoit_status_t status = lane->row->copy(out ? (void *)stage->memory : device_memory, out ? device_memory : (void *)stage->memory, bytes, direction,
-                                            lane->stream);
-    if (status == QUOIT_OK) status = lane->row->event_record(stage->event, lane->stream);
-    if (status != QUOIT_OK) return status;
     stage->copies = true;
-    return lane->row->stream_notify(lane->stream, stage_ring, lane->engine);
+    return stage_queue_copy(&stage->lane->queue, out ? host : device_memory, out ? device_memory : host, bytes, direction, stage->event);
 }
 
 quoit_status_t stage_query(stage_t *stage)
 {
-    quoit_status_t status = stage->lane->row->event_query(stage->event);
+    quoit_status_t status = stage->lane->queue.row->event_query(stage->event);
     if (status != QUOIT_IN_PROGRESS) stage->copies = false;
     return status;
 }
@@ -131,7 +133,7 @@ void stages_destroy(quoit_comm_t *comm)
     for (int i = 0; i < DEVICE_MAX; i++) {
         stage_lane_t *lane = comm->lane[i];
         if (!lane) continue;
-        lane->row->stream_destroy(lane->stream);
+        lane->queue.row->stream_destroy(lane->queue.stream);
         for (list_t *node; (node = list_pop(&lane->idle));) destroy(container_of(node, stage_t, link));
         free(lane);
         comm->lane[i] = NULL;

@@ -8,8 +8,20 @@
 
 #include "base/list.h"
 #include "scheduler/device/device.h"
+#include "scheduler/engine.h"
 
-typedef struct stage_lane stage_lane_t;
+/** Where copies of Quoit's own to and from a device are queued: a stream of the row, beside those of users. */
+typedef struct stage_queue {
+    engine_t *engine;
+    const device_row_t *row;
+    void *stream; /* of the row */
+} stage_queue_t;
+
+/** Queue a copy; `done` tells of its end, which also wakes the engine. */
+quoit_status_t stage_queue_copy(const stage_queue_t *queue, void *to, const void *from, size_t bytes, device_direction_t direction,
+                                device_event_t *done);
+
+typedef struct stage_lane stage_lane_t; /* what a communicator has for one device */
 
 typedef struct stage {
     list_t link;
@@ -28,8 +40,7 @@ quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, dev
 quoit_status_t stage_query(stage_t *stage);
 /** It may be used otherwise; a copy that is queued is waited for. NULL is accepted. */
 void stage_give(stage_t *stage);
-/** For a row's stream_notify: wake the engine. */
-void stage_ring(void *engine);
-void stages_destroy(quoit_comm_t *comm); /* all have been given back */
+/** The communicator ends; all have been given back. */
+void stages_destroy(quoit_comm_t *comm);
 
 #endif
