@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "scheduler/control.h"
 #include "scheduler/history.h"
 #include "scheduler/inquire.h"
 #include "scheduler/operation_device.h"

@@ -113,19 +113,4 @@ void operation_text(const operation_description_t *description, char *text, size
 void operation_finish(operation_t *operation, quoit_status_t status, const char *text);
 void operation_release(operation_t *operation);
 
-/* control.c: notices between engines */
-void control_forget(engine_t *engine); /* drop what was kept for communicators that never came */
-void control_send_abort(quoit_comm_t *comm);
-/** Send word of a failure. Without credit its text is cut to what is never refused. */
-void control_tell(quoit_endpoint_t *endpoint, const unsigned char *notice, size_t length);
-/**
- * This rank could not make a communicator that the other members may have made, or will: it fails there, too. `ranks` as in comm_make.
- * Returns `status`, with this rank and the communicator named in the text.
- */
-quoit_status_t control_send_unmade(job_t *job, uint64_t id, int rank, int size, const int *ranks, const char *name, quoit_status_t status);
-/** Handle a notice; those for communicators that do not exist here yet are kept. */
-void control_receive(engine_t *engine, const quoit_event_t *event);
-/** A communicator was made: what had come for it is handled now. */
-void control_replay(quoit_comm_t *comm);
-
 #endif

@@ -5,11 +5,12 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/comm.h"
+#include "scheduler/control.h"
 #include "scheduler/history.h"
-#include "scheduler/trace.h"
 #include "scheduler/inquire.h"
 #include "scheduler/shrink.h"
 #include "scheduler/stage.h"
+#include "scheduler/trace.h"
 
 #include <poll.h>
 #include <stddef.h>

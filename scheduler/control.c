@@ -3,6 +3,8 @@
  * Control: aborts travel as notices along the connections there are, each rank passing the first one on, and envelopes find their
  * communicator. A group may be created here later than on a peer: what comes for it is kept, up to a limit.
  */
+#include "scheduler/control.h"
+
 #include "base/log.h"
 #include "scheduler/comm.h"
 #include "scheduler/inquire.h"

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/settings.h"
 #include "scheduler/comm.h"
+#include "scheduler/control.h"
 #include "scheduler/engine_internal.h"
 #include "scheduler/journal.h"
 #include "scheduler/memory.h"

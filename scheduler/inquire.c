@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/comm.h"
+#include "scheduler/control.h"
 #include "scheduler/notice.h"
 #include "transport/process.h"
 

@@ -7,6 +7,7 @@
 #include "fuzz.h"
 
 #include "scheduler/comm.h"
+#include "scheduler/control.h"
 #include "scheduler/inquire.h"
 #include "scheduler/notice.h"
 
