@@ -21,7 +21,7 @@ struct quoit_comm {
     int rank, size;
     int *job_rank;          /* [size] rank in the job */
     topology_t *topology;
-    int timeout_ms;
+    int timeout_ms;         /* atomic: any thread may set it (quoit_comm_set_timeout) */
     quoit_wire_t wire;      /* what it wants, never DEFAULT: see plan_wire */
 
     /* the engine owner's */

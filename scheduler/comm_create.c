@@ -268,7 +268,7 @@ quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, i
     if (status == QUOIT_OK) status = check_members(parent, ranks, count, &own);
     if (status == QUOIT_OK) status = comm_read_config(config, &shown, &timeout_ms, &wire);
     if (status != QUOIT_OK) return status;
-    if (!config || config->timeout_ms == 0) timeout_ms = parent->timeout_ms;
+    if (!config || config->timeout_ms == 0) timeout_ms = __atomic_load_n(&parent->timeout_ms, __ATOMIC_RELAXED);
     int *job_ranks = malloc((size_t)count * sizeof *job_ranks);
     if (!job_ranks) return error_set(QUOIT_ERR_NO_MEMORY, "a group of %d ranks", count);
     for (int i = 0; i < count; i++) job_ranks[i] = parent->job_rank[ranks[i]];
