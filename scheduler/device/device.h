@@ -45,9 +45,6 @@ struct device_row {
     quoit_status_t (*stream_create)(void **stream); /* for Quoit's own copies, beside the user's streams */
     void (*stream_destroy)(void *stream);           /* waits for what is queued */
     quoit_status_t (*copy)(void *destination, const void *source, size_t bytes, device_direction_t direction, void *stream);
-    /** Reduce on the device: the arguments of reduce_call_t, all pointers being the device's (see reduce.h). */
-    quoit_status_t (*reduce)(quoit_dtype_t dtype, quoit_op_t op, int sources, const void *const *source, size_t count,
-                             void *destination, int64_t divisor, void *stream);
 
     quoit_status_t (*event_create)(device_event_t **event);
     void (*event_destroy)(device_event_t *event);

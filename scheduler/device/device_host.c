@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** The host's row: memory is malloc's, there are no queues, and all work is done when a call returns. */
 #include "scheduler/device/device.h"
-#include "scheduler/reduce/reduce.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,18 +39,6 @@ static quoit_status_t host_copy(void *destination, const void *source, size_t by
 {
     (void)direction, (void)stream;
     if (bytes > 0) memmove(destination, source, bytes);
-    return QUOIT_OK;
-}
-
-static quoit_status_t host_reduce(quoit_dtype_t dtype, quoit_op_t op, int sources, const void *const *source, size_t count,
-                                  void *destination, int64_t divisor, void *stream)
-{
-    (void)stream;
-    quoit_status_t status = quoit_op_check(dtype, op);
-    if (status != QUOIT_OK) return status;
-    reduce_call_t call = {.dtype = dtype, .op = op, .sources = sources, .source = source, .count = count, .destination = destination,
-                          .finish = {divisor}};
-    reduce_run(&call);
     return QUOIT_OK;
 }
 
@@ -110,7 +97,6 @@ const device_row_t device_host = {
     .stream_create = host_stream_create,
     .stream_destroy = host_stream_destroy,
     .copy = host_copy,
-    .reduce = host_reduce,
     .event_create = host_event_create,
     .event_destroy = host_event_destroy,
     .event_record = host_event_record,

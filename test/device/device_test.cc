@@ -69,11 +69,6 @@ TEST(HostDevice, AllIsDoneAtReturn)
     EXPECT_EQ(device_host.check(nullptr, 0), QUOIT_OK);
     EXPECT_EQ(device_host.check(nullptr, 1), QUOIT_ERR_INVALID);
 
-    const void *sources[] = {a, b};
-    EXPECT_EQ(device_host.reduce(QUOIT_U8, QUOIT_SUM, 2, sources, 64, b, 0, stream), QUOIT_OK);
-    EXPECT_EQ(((unsigned char *)b)[63], 14);
-    EXPECT_EQ(device_host.reduce(QUOIT_BOOL, QUOIT_AVG, 2, sources, 64, b, 0, stream), QUOIT_ERR_UNSUPPORTED);
-
     device_event_t *event = nullptr;
     ASSERT_EQ(device_host.event_create(&event), QUOIT_OK);
     EXPECT_EQ(device_host.event_record(event, stream), QUOIT_OK);

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/list.h"
-#include "scheduler/reduce/reduce.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TEXT_CAPACITY = 200, WAIT_LIMIT_MS = 30000, ENDING_LIMIT_MS = 5000, POLL_US = 20, REDUCE_BLOCK = 1 << 20 };
+enum { TEXT_CAPACITY = 200, WAIT_LIMIT_MS = 30000, ENDING_LIMIT_MS = 5000, POLL_US = 20 };
 
 /** Status and text of the first failure; QUOIT_OK while there is none. */
 typedef struct failure {
@@ -37,7 +36,7 @@ typedef struct stream {
     failure_t failure;
 } stream_t;
 
-typedef enum kind { COPY, REDUCE, RECORD, WAIT_EVENT, WAIT_HOST, NOTIFY } kind_t;
+typedef enum kind { COPY, RECORD, WAIT_EVENT, WAIT_HOST, NOTIFY } kind_t;
 
 typedef struct command {
     list_t link;
@@ -47,7 +46,6 @@ typedef struct command {
     const void *source; /* copy */
     size_t bytes;
     device_direction_t direction;
-    reduce_call_t reduce;      /* its array of sources lies behind the command */
     device_event_t *event;     /* record, wait */
     const uint64_t *word;      /* wait for the host */
     uint64_t number;           /* of the record; or the word's value */
@@ -78,15 +76,11 @@ static void event_release(device_event_t *event)
     if (--event->references == 0) free(event);
 }
 
-/** True when all device memory of the command is allocated; else the calling thread's error text says what is not. */
-static bool is_command_backed(const command_t *command)
+/** True when all device memory of the copy is allocated; else the calling thread's error text says what is not. */
+static bool is_backed(const command_t *copy)
 {
-    if (command->kind == COPY)
-        return (command->direction == HOST_TO_DEVICE || lagging_memory_check(command->source, command->bytes) == QUOIT_OK) &&
-               (command->direction == DEVICE_TO_HOST || lagging_memory_check(command->destination, command->bytes) == QUOIT_OK);
-    for (int i = 0; i < command->reduce.sources; i++)
-        if (lagging_memory_check(command->reduce.source[i], command->bytes) != QUOIT_OK) return false;
-    return lagging_memory_check(command->destination, command->bytes) == QUOIT_OK;
+    return (copy->direction == HOST_TO_DEVICE || lagging_memory_check(copy->source, copy->bytes) == QUOIT_OK) &&
+           (copy->direction == DEVICE_TO_HOST || lagging_memory_check(copy->destination, copy->bytes) == QUOIT_OK);
 }
 
 static bool run_copy(const command_t *command)
@@ -99,50 +93,22 @@ static bool run_copy(const command_t *command)
     return done;
 }
 
-static bool run_reduce(const command_t *command)
-{
-    const size_t size = quoit_dtype_size(command->reduce.dtype), block = REDUCE_BLOCK / size * size;
-    const size_t room = command->bytes < block ? command->bytes : block;
-    const int sources = command->reduce.sources;
-    unsigned char *bounce = malloc((size_t)sources * room + 1);
-    const void **from = malloc((size_t)sources * sizeof *from);
-    bool done = bounce && from;
-    for (size_t at = 0; done && at < command->bytes; at += block) {
-        size_t bytes = command->bytes - at < block ? command->bytes - at : block;
-        for (int i = 0; i < sources && done; i++) {
-            from[i] = bounce + (size_t)i * room;
-            done = lagging_memory_read(bounce + (size_t)i * room, (const char *)command->reduce.source[i] + at, bytes);
-        }
-        if (!done) break;
-        reduce_call_t call = command->reduce;
-        call.source = from;
-        call.count = bytes / size;
-        call.destination = bounce;
-        reduce_run(&call);
-        done = lagging_memory_write((char *)command->destination + at, bounce, bytes);
-    }
-    free(from);
-    free(bounce);
-    return done;
-}
-
-/** Copy or reduction; called and left with the lock held, which is open while bytes move. */
-static void run_work(stream_t *stream, command_t *command)
+/** Called and left with the lock held, which is open while bytes move. */
+static void work_copy(stream_t *stream, command_t *command)
 {
     char text[TEXT_CAPACITY];
-    const char *what = command->kind == COPY ? "copy" : "reduction";
     if (stream->failure.status != QUOIT_OK) return;
     if (command->fail) {
-        snprintf(text, sizeof text, "lagging: %s of %zu bytes failed, as the test asked", what, command->bytes);
-    } else if (!is_command_backed(command)) {
-        snprintf(text, sizeof text, "lagging: %s of %zu bytes: memory was freed while the work was queued", what, command->bytes);
+        snprintf(text, sizeof text, "lagging: copy of %zu bytes failed, as the test asked", command->bytes);
+    } else if (!is_backed(command)) {
+        snprintf(text, sizeof text, "lagging: copy of %zu bytes: memory was freed while the work was queued", command->bytes);
     } else {
         pthread_mutex_unlock(&lock);
-        bool done = command->kind == COPY ? run_copy(command) : run_reduce(command);
+        bool done = run_copy(command);
         int number = errno;
         pthread_mutex_lock(&lock);
         if (done) return;
-        snprintf(text, sizeof text, "lagging: %s of %zu bytes: errno %d", what, command->bytes, number);
+        snprintf(text, sizeof text, "lagging: copy of %zu bytes: errno %d", command->bytes, number);
     }
     failure_set(&stream->failure, QUOIT_ERR_SYSTEM, text);
 }
@@ -168,8 +134,7 @@ static void run_command(stream_t *stream, command_t *command)
 {
     device_event_t *event = command->event;
     switch (command->kind) {
-    case COPY:
-    case REDUCE: run_work(stream, command); break;
+    case COPY: work_copy(stream, command); break;
     case RECORD:
         if (command->number > event->done) {
             event->done = command->number;
@@ -277,33 +242,28 @@ static quoit_status_t enqueue(void *stream_, command_t *command)
     return QUOIT_OK;
 }
 
-static command_t *command_create(kind_t kind, size_t more)
+static command_t *command_create(kind_t kind)
 {
-    command_t *command = calloc(1, sizeof *command + more);
+    command_t *command = calloc(1, sizeof *command);
     if (!command) error_set(QUOIT_ERR_NO_MEMORY, "lagging: no memory for a command");
     else command->kind = kind;
     return command;
 }
 
-/** Queue copy or reduction, if its device memory is. */
-static quoit_status_t enqueue_work(void *stream, command_t *command)
+static quoit_status_t enqueue_copy(void *stream, command_t *command)
 {
     pthread_mutex_lock(&lock);
-    if (command->bytes > 0 && !is_command_backed(command)) {
+    if (command->bytes > 0 && !is_backed(command)) {
         free(command);
         pthread_mutex_unlock(&lock);
         return QUOIT_ERR_INVALID;
     }
-    if (command->kind == COPY) {
-        const void *host = command->direction == HOST_TO_DEVICE ? command->source : command->destination;
-        counters.copies++;
-        counters.bytes += command->bytes;
-        counters.unpinned += command->direction != DEVICE_TO_DEVICE && !lagging_memory_is_pinned(host, command->bytes);
-        command->fail = fail_next_copy;
-        fail_next_copy = false;
-    } else {
-        counters.launches++;
-    }
+    const void *host = command->direction == HOST_TO_DEVICE ? command->source : command->destination;
+    counters.copies++;
+    counters.bytes += command->bytes;
+    counters.unpinned += command->direction != DEVICE_TO_DEVICE && !lagging_memory_is_pinned(host, command->bytes);
+    command->fail = fail_next_copy;
+    fail_next_copy = false;
     quoit_status_t status = enqueue(stream, command);
     pthread_mutex_unlock(&lock);
     return status;
@@ -311,30 +271,13 @@ static quoit_status_t enqueue_work(void *stream, command_t *command)
 
 static quoit_status_t lagging_copy(void *destination, const void *source, size_t bytes, device_direction_t direction, void *stream)
 {
-    command_t *command = command_create(COPY, 0);
+    command_t *command = command_create(COPY);
     if (!command) return QUOIT_ERR_NO_MEMORY;
     command->destination = destination;
     command->source = source;
     command->bytes = bytes;
     command->direction = direction;
-    return enqueue_work(stream, command);
-}
-
-static quoit_status_t lagging_reduce(quoit_dtype_t dtype, quoit_op_t op, int sources, const void *const *source, size_t count,
-                                     void *destination, int64_t divisor, void *stream)
-{
-    quoit_status_t status = quoit_op_check(dtype, op);
-    if (status != QUOIT_OK) return status;
-    if (sources < 1 || count > SIZE_MAX / quoit_dtype_size(dtype))
-        return error_set(QUOIT_ERR_INVALID, "lagging: reduction of %d sources of %zu elements", sources, count);
-    command_t *command = command_create(REDUCE, (size_t)sources * sizeof *source);
-    if (!command) return QUOIT_ERR_NO_MEMORY;
-    const void **copied = (const void **)(command + 1);
-    memcpy(copied, source, (size_t)sources * sizeof *source);
-    command->reduce = (reduce_call_t){.dtype = dtype, .op = op, .sources = sources, .source = copied, .count = count, .finish = {divisor}};
-    command->destination = destination;
-    command->bytes = count * quoit_dtype_size(dtype);
-    return enqueue_work(stream, command);
+    return enqueue_copy(stream, command);
 }
 
 static quoit_status_t lagging_event_create(device_event_t **event)
@@ -356,7 +299,7 @@ static void lagging_event_destroy(device_event_t *event)
 
 static quoit_status_t enqueue_event(kind_t kind, void *stream, device_event_t *event)
 {
-    command_t *command = command_create(kind, 0);
+    command_t *command = command_create(kind);
     if (!command) return QUOIT_ERR_NO_MEMORY;
     pthread_mutex_lock(&lock);
     if (kind == RECORD) event->recorded++;
@@ -389,7 +332,7 @@ static quoit_status_t lagging_event_query(device_event_t *event)
 
 static quoit_status_t lagging_stream_wait_host(void *stream, const uint64_t *word, uint64_t value)
 {
-    command_t *command = command_create(WAIT_HOST, 0);
+    command_t *command = command_create(WAIT_HOST);
     if (!command) return QUOIT_ERR_NO_MEMORY;
     command->word = word;
     command->number = value;
@@ -407,7 +350,7 @@ static quoit_status_t lagging_stream_wait_host(void *stream, const uint64_t *wor
 
 static quoit_status_t lagging_stream_notify(void *stream, void (*function)(void *argument), void *argument)
 {
-    command_t *command = command_create(NOTIFY, 0);
+    command_t *command = command_create(NOTIFY);
     if (!command) return QUOIT_ERR_NO_MEMORY;
     command->function = function;
     command->argument = argument;
@@ -436,7 +379,6 @@ const device_row_t lagging_device = {
     .stream_create = lagging_stream_create,
     .stream_destroy = lagging_stream_destroy,
     .copy = lagging_copy,
-    .reduce = lagging_reduce,
     .event_create = lagging_event_create,
     .event_destroy = lagging_event_destroy,
     .event_record = lagging_event_record,
@@ -529,7 +471,7 @@ static quoit_status_t copy_and_wait(void *destination, const void *source, size_
     status = lagging_event_create(&event);
     if (status != QUOIT_OK) goto destroy_stream;
 
-    command_t *command = command_create(COPY, 0);
+    command_t *command = command_create(COPY);
     status = command ? QUOIT_OK : QUOIT_ERR_NO_MEMORY;
     if (status != QUOIT_OK) goto destroy_event;
     command->destination = destination;
@@ -537,7 +479,7 @@ static quoit_status_t copy_and_wait(void *destination, const void *source, size_
     command->bytes = bytes;
     command->direction = direction;
     pthread_mutex_lock(&lock);
-    status = bytes == 0 || is_command_backed(command) ? enqueue(stream, command) : QUOIT_ERR_INVALID;
+    status = bytes == 0 || is_backed(command) ? enqueue(stream, command) : QUOIT_ERR_INVALID;
     if (status == QUOIT_ERR_INVALID) free(command);
     pthread_mutex_unlock(&lock);
     if (status == QUOIT_OK) status = lagging_event_record(event, stream);

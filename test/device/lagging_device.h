@@ -23,7 +23,6 @@ enum { LAGGING_GARBAGE = 0xcb };
 typedef struct lagging_counters {
     uint64_t copies, bytes;  /* copies queued, and their bytes */
     uint64_t unpinned;       /* those of them whose host side is not from host_alloc */
-    uint64_t launches;       /* reductions queued */
     uint64_t exports;        /* dma-bufs asked for */
     uint64_t settled;        /* calls of settle */
 } lagging_counters_t;
