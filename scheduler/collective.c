@@ -167,7 +167,7 @@ static quoit_status_t finish(issue_t *issue, plan_collective_t collective, int r
     operation->description.root = root;
     operation->description.count = count;
     quoit_status_t status =
-        plan_select(comm->topology, &comm->job->tuning, collective, bytes, true, &operation->algorithm, &operation->small);
+        plan_select(comm->topology, &comm->job->tuning, collective, bytes, &operation->algorithm, &operation->small);
     if (status != QUOIT_OK) return drop(issue, status);
     quoit_dtype_t dtype = (quoit_dtype_t)operation->description.dtype;
     quoit_op_t op = (quoit_op_t)operation->description.op;

@@ -195,11 +195,10 @@ quoit_wire_t plan_wire(const topology_t *topology, plan_collective_t collective,
 int64_t plan_share(const topology_t *topology, plan_algorithm_t algorithm, quoit_dtype_t dtype, quoit_op_t op, quoit_wire_t wire);
 
 /**
- * Choose an algorithm. bytes: of the whole vector (uniform), of the largest block (blocks; for gather and scatter, where not all
- * ranks know it, ignored). map: all ranks of each host share a window, as those of a job always do: that makes them
- * a host. ERR_INVALID when the tuning asks for one that does not fit.
+ * Choose an algorithm. bytes: of the whole vector (uniform), of the largest block (blocks; 0 for gather, scatter and the v-form of alltoall,
+ * where not all ranks know it). *small: the plan is for the small slots. ERR_INVALID when the tuning asks for one that does not fit.
  */
-quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, plan_collective_t collective, uint64_t bytes, bool map,
+quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, plan_collective_t collective, uint64_t bytes,
                            plan_algorithm_t *algorithm, bool *small);
 
 /** Write the plan of one rank. The result is the caller's (plan_destroy). */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Which algorithm a collective runs with: a pure function of topology, frozen tuning, size, and whether the hosts have windows, so
- * that all ranks choose alike. To make room for a new algorithm, change the choice for its collective here.
+ * Which algorithm a collective runs with: a pure function of topology, frozen tuning and size, so that all ranks choose alike. Ranks of one
+ * host always share a window: sharing memory is what makes them one host. To make room for a new algorithm, change the choice for its
+ * collective here.
  */
 #include "scheduler/plan_internal.h"
 
@@ -9,7 +10,6 @@ typedef struct choice {
     const topology_t *topology;
     const tuning_t *tuning;
     uint64_t bytes;
-    bool map;   /* windows can be had, or nobody needs one */
     bool small; /* bytes are few enough for the latency-bound algorithms */
 } choice_t;
 
@@ -47,27 +47,24 @@ static bool flat_pays(const choice_t *choice)
 
 static plan_algorithm_t choose_allreduce(const choice_t *choice)
 {
-    if (!choice->map) return choice->small ? ALGORITHM_DIRECT : ALGORITHM_RING;
     if (choice->topology->hosts == 1) return choice->small || flat_pays(choice) ? ALGORITHM_FLAT : ALGORITHM_WINDOW;
     return ring_pays(choice) ? ALGORITHM_TWO_LEVEL : ALGORITHM_DOUBLING;
 }
 
 static plan_algorithm_t choose_rooted(const choice_t *choice)
 {
-    if (!choice->map) return ALGORITHM_DIRECT;
     if (choice->topology->hosts == 1) return choice->small ? ALGORITHM_FLAT : ALGORITHM_WINDOW;
     return chain_pays(choice) ? ALGORITHM_TWO_LEVEL : ALGORITHM_DOUBLING;
 }
 
 static plan_algorithm_t choose_blocks(const choice_t *choice)
 {
-    if (!choice->map) return ALGORITHM_RING;
     if (choice->topology->hosts == 1) return choice->small ? ALGORITHM_FLAT : ALGORITHM_WINDOW;
     return ALGORITHM_TWO_LEVEL;
 }
 
 /* Of the v-form no rank knows all blocks (and it tells 0 bytes): only messages do. */
-static bool alltoall_is_even(const choice_t *choice) { return choice->map && choice->topology->hosts == 1 && choice->bytes > 0; }
+static bool alltoall_is_even(const choice_t *choice) { return choice->topology->hosts == 1 && choice->bytes > 0; }
 
 static plan_algorithm_t choose_alltoall(const choice_t *choice)
 {
@@ -77,7 +74,6 @@ static plan_algorithm_t choose_alltoall(const choice_t *choice)
 
 static plan_algorithm_t choose_barrier(const choice_t *choice)
 {
-    if (!choice->map) return ALGORITHM_DIRECT;
     return choice->topology->hosts == 1 ? ALGORITHM_FLAT : ALGORITHM_DOUBLING;
 }
 
@@ -91,7 +87,6 @@ static quoit_status_t force_allreduce(const choice_t *choice, plan_algorithm_t *
     if (!window && !leaders && wanted != ALGORITHM_RING && wanted != ALGORITHM_DIRECT) reason = "is not one that allreduce can be told to use";
     else if (window && topology->hosts > 1) reason = "needs all ranks on one host";
     else if (leaders && topology->hosts == 1) reason = "needs ranks on several hosts";
-    else if ((window || leaders) && !choice->map) reason = "needs memory that the ranks of each host share, which the transports in use do not give";
     if (reason)
         return error_set(QUOIT_ERR_INVALID, "allreduce: algorithm %s %s; here are %d ranks on %d host%s (leave the choice of the algorithm to "
                          "\"auto\", or take another)", name, reason, topology->ranks, topology->hosts, topology->hosts == 1 ? "" : "s");
@@ -100,11 +95,9 @@ static quoit_status_t force_allreduce(const choice_t *choice, plan_algorithm_t *
 }
 
 /* Places of one block each that a slot needs: see the writers of allgather and reduce_scatter. */
-static uint64_t places_of(plan_collective_t collective, const topology_t *topology, bool map)
+static uint64_t places_of(plan_collective_t collective, const topology_t *topology)
 {
-    if (!map) return 1;
-    if (topology->hosts == 1) return collective == COLLECTIVE_ALLGATHER ? 1 : (uint64_t)topology->ranks;
-    return (uint64_t)topology->ranks;
+    return topology->hosts == 1 && collective == COLLECTIVE_ALLGATHER ? 1 : (uint64_t)topology->ranks;
 }
 
 static bool is_small(const choice_t *choice, plan_collective_t collective)
@@ -118,7 +111,7 @@ static bool is_small(const choice_t *choice, plan_collective_t collective)
         /* fall through */
     case COLLECTIVE_ALLGATHER:
     case COLLECTIVE_REDUCE_SCATTER: {
-        uint64_t room = PLAN_SMALL_SLOT / places_of(collective, choice->topology, choice->map);
+        uint64_t room = PLAN_SMALL_SLOT / places_of(collective, choice->topology);
         return choice->bytes <= choice->tuning->small_limit && room >= PLAN_ALIGNMENT && choice->bytes <= room;
     }
     default: return choice->bytes <= choice->tuning->small_limit && choice->bytes <= PLAN_SMALL_SLOT;
@@ -139,10 +132,10 @@ static plan_algorithm_t choose(const choice_t *choice, plan_collective_t collect
     }
 }
 
-quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, plan_collective_t collective, uint64_t bytes, bool map,
+quoit_status_t plan_select(const topology_t *topology, const tuning_t *tuning, plan_collective_t collective, uint64_t bytes,
                            plan_algorithm_t *algorithm, bool *small)
 {
-    choice_t choice = {.topology = topology, .tuning = tuning, .bytes = bytes, .map = map || topology->hosts == topology->ranks};
+    choice_t choice = {.topology = topology, .tuning = tuning, .bytes = bytes};
     choice.small = is_small(&choice, collective);
     plan_algorithm_t chosen = ALGORITHM_LOCAL;
     if (topology->ranks > 1) {

@@ -152,7 +152,7 @@ quoit_status_t growth_measure(const topology_t *topology, const tuning_t *tuning
     growth_cost_t found = {0};
     plan_request_t request = {.collective = COLLECTIVE_ALLREDUCE};
     tuning_t one_chunk = *tuning;
-    quoit_status_t status = plan_select(topology, tuning, COLLECTIVE_ALLREDUCE, bytes, true, &found.algorithm, &request.small);
+    quoit_status_t status = plan_select(topology, tuning, COLLECTIVE_ALLREDUCE, bytes, &found.algorithm, &request.small);
     if (status != QUOIT_OK) return status;
     request.algorithm = found.algorithm;
     uint64_t length = request.small ? bytes : (uint64_t)PART * (uint64_t)topology->hosts;

@@ -17,7 +17,7 @@ struct Choice {
     bool small;
 };
 
-Choice choose(const std::vector<int> &host_of, plan_collective_t collective, uint64_t bytes, bool map, int forced = -1)
+Choice choose(const std::vector<int> &host_of, plan_collective_t collective, uint64_t bytes, int forced = -1)
 {
     Topology topology = make_topology(host_of);
     tuning_t tuning{};
@@ -27,7 +27,7 @@ Choice choose(const std::vector<int> &host_of, plan_collective_t collective, uin
     tuning.net_depth = 4;
     tuning.allreduce = forced;
     Choice choice{QUOIT_OK, ALGORITHM_COUNT, false};
-    choice.status = plan_select(topology.get(), &tuning, collective, bytes, map, &choice.algorithm, &choice.small);
+    choice.status = plan_select(topology.get(), &tuning, collective, bytes, &choice.algorithm, &choice.small);
     return choice;
 }
 
@@ -35,50 +35,44 @@ const std::vector<int> alone{0}, pair{0, 0}, host{0, 0, 0, 0}, spread{0, 0, 1, 1
 
 TEST(Select, Allreduce)
 {
-    EXPECT_EQ(choose(alone, COLLECTIVE_ALLREDUCE, 1 << 20, true).algorithm, ALGORITHM_LOCAL);
-    EXPECT_EQ(choose(alone, COLLECTIVE_ALLREDUCE, 1 << 20, false, ALGORITHM_WINDOW).algorithm, ALGORITHM_LOCAL);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 8 << 10, true).algorithm, ALGORITHM_FLAT);
-    EXPECT_TRUE(choose(host, COLLECTIVE_ALLREDUCE, 4 << 10, true).small);
-    EXPECT_FALSE(choose(host, COLLECTIVE_ALLREDUCE, (4 << 10) + 1, true).small) << "a ring of slots is faster";
-    EXPECT_TRUE(choose(spread, COLLECTIVE_ALLREDUCE, 8 << 10, true).small);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 43690, true).algorithm, ALGORITHM_FLAT);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 43691, true).algorithm, ALGORITHM_WINDOW) << "reads half as much";
-    EXPECT_EQ(choose(pair, COLLECTIVE_ALLREDUCE, 1 << 30, true).algorithm, ALGORITHM_FLAT);
-    EXPECT_EQ(choose(std::vector<int>(16, 0), COLLECTIVE_ALLREDUCE, 20000, true).algorithm, ALGORITHM_WINDOW);
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100, true).algorithm, ALGORITHM_DOUBLING);
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 1 << 20, true).algorithm, ALGORITHM_TWO_LEVEL);
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 1 << 20, false).algorithm, ALGORITHM_RING);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 100, false).algorithm, ALGORITHM_DIRECT);
-    EXPECT_EQ(choose(singles, COLLECTIVE_ALLREDUCE, 1 << 20, false).algorithm, ALGORITHM_TWO_LEVEL) << "nobody needs a window";
+    EXPECT_EQ(choose(alone, COLLECTIVE_ALLREDUCE, 1 << 20).algorithm, ALGORITHM_LOCAL);
+    EXPECT_EQ(choose(alone, COLLECTIVE_ALLREDUCE, 1 << 20, ALGORITHM_WINDOW).algorithm, ALGORITHM_LOCAL);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 8 << 10).algorithm, ALGORITHM_FLAT);
+    EXPECT_TRUE(choose(host, COLLECTIVE_ALLREDUCE, 4 << 10).small);
+    EXPECT_FALSE(choose(host, COLLECTIVE_ALLREDUCE, (4 << 10) + 1).small) << "a ring of slots is faster";
+    EXPECT_TRUE(choose(spread, COLLECTIVE_ALLREDUCE, 8 << 10).small);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 43690).algorithm, ALGORITHM_FLAT);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 43691).algorithm, ALGORITHM_WINDOW) << "reads half as much";
+    EXPECT_EQ(choose(pair, COLLECTIVE_ALLREDUCE, 1 << 30).algorithm, ALGORITHM_FLAT);
+    EXPECT_EQ(choose(std::vector<int>(16, 0), COLLECTIVE_ALLREDUCE, 20000).algorithm, ALGORITHM_WINDOW);
+    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100).algorithm, ALGORITHM_DOUBLING);
+    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 1 << 20).algorithm, ALGORITHM_TWO_LEVEL);
+    EXPECT_EQ(choose(singles, COLLECTIVE_ALLREDUCE, 1 << 20).algorithm, ALGORITHM_TWO_LEVEL);
     std::vector<int> many;
     for (int i = 0; i < 1000; i++) many.push_back(i);
-    EXPECT_EQ(choose(many, COLLECTIVE_ALLREDUCE, 20000, true).algorithm, ALGORITHM_DOUBLING) << "20 bytes a message is no ring";
-    EXPECT_EQ(choose(many, COLLECTIVE_ALLREDUCE, 64 << 20, true).algorithm, ALGORITHM_TWO_LEVEL);
+    EXPECT_EQ(choose(many, COLLECTIVE_ALLREDUCE, 20000).algorithm, ALGORITHM_DOUBLING) << "20 bytes a message is no ring";
+    EXPECT_EQ(choose(many, COLLECTIVE_ALLREDUCE, 64 << 20).algorithm, ALGORITHM_TWO_LEVEL);
 }
 
 TEST(Select, Others)
 {
-    EXPECT_EQ(choose(host, COLLECTIVE_BARRIER, 0, true).algorithm, ALGORITHM_FLAT);
-    EXPECT_EQ(choose(spread, COLLECTIVE_BARRIER, 0, true).algorithm, ALGORITHM_DOUBLING);
-    EXPECT_EQ(choose(spread, COLLECTIVE_BARRIER, 0, false).algorithm, ALGORITHM_DIRECT);
-    EXPECT_EQ(choose(spread, COLLECTIVE_BROADCAST, 1 << 24, true).algorithm, ALGORITHM_TWO_LEVEL);
-    EXPECT_EQ(choose(spread, COLLECTIVE_REDUCE, 64, true).algorithm, ALGORITHM_DOUBLING);
-    EXPECT_EQ(choose(spread, COLLECTIVE_BROADCAST, 1 << 24, false).algorithm, ALGORITHM_DIRECT);
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLGATHER, 1 << 20, false).algorithm, ALGORITHM_RING);
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLGATHER, 64, true).algorithm, ALGORITHM_TWO_LEVEL);
-    EXPECT_TRUE(choose(spread, COLLECTIVE_ALLGATHER, 64, true).small);
-    EXPECT_FALSE(choose(spread, COLLECTIVE_ALLGATHER, 4096, true).small) << "five blocks do not fit a small slot";
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 4, true).algorithm, ALGORITHM_FLAT);
-    EXPECT_TRUE(choose(host, COLLECTIVE_ALLTOALL, 4, true).small);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 1 << 20, true).algorithm, ALGORITHM_WINDOW);
-    EXPECT_FALSE(choose(host, COLLECTIVE_ALLTOALL, 1 << 20, true).small);
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLTOALL, 1 << 20, true).algorithm, ALGORITHM_DIRECT);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 1 << 20, false).algorithm, ALGORITHM_DIRECT);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 0, true).algorithm, ALGORITHM_DIRECT) << "the v-form: no rank knows all sizes";
-    EXPECT_FALSE(choose(host, COLLECTIVE_ALLTOALL, 0, true).small);
+    EXPECT_EQ(choose(host, COLLECTIVE_BARRIER, 0).algorithm, ALGORITHM_FLAT);
+    EXPECT_EQ(choose(spread, COLLECTIVE_BARRIER, 0).algorithm, ALGORITHM_DOUBLING);
+    EXPECT_EQ(choose(spread, COLLECTIVE_BROADCAST, 1 << 24).algorithm, ALGORITHM_TWO_LEVEL);
+    EXPECT_EQ(choose(spread, COLLECTIVE_REDUCE, 64).algorithm, ALGORITHM_DOUBLING);
+    EXPECT_EQ(choose(spread, COLLECTIVE_ALLGATHER, 64).algorithm, ALGORITHM_TWO_LEVEL);
+    EXPECT_TRUE(choose(spread, COLLECTIVE_ALLGATHER, 64).small);
+    EXPECT_FALSE(choose(spread, COLLECTIVE_ALLGATHER, 4096).small) << "five blocks do not fit a small slot";
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 4).algorithm, ALGORITHM_FLAT);
+    EXPECT_TRUE(choose(host, COLLECTIVE_ALLTOALL, 4).small);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 1 << 20).algorithm, ALGORITHM_WINDOW);
+    EXPECT_FALSE(choose(host, COLLECTIVE_ALLTOALL, 1 << 20).small);
+    EXPECT_EQ(choose(spread, COLLECTIVE_ALLTOALL, 1 << 20).algorithm, ALGORITHM_DIRECT);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLTOALL, 0).algorithm, ALGORITHM_DIRECT) << "the v-form: no rank knows all sizes";
+    EXPECT_FALSE(choose(host, COLLECTIVE_ALLTOALL, 0).small);
     for (plan_collective_t collective : {COLLECTIVE_GATHER, COLLECTIVE_SCATTER}) {
-        EXPECT_EQ(choose(host, collective, 4, true).algorithm, ALGORITHM_DIRECT);
-        EXPECT_FALSE(choose(host, collective, 4, true).small) << "not all ranks know the size";
+        EXPECT_EQ(choose(host, collective, 4).algorithm, ALGORITHM_DIRECT);
+        EXPECT_FALSE(choose(host, collective, 4).small) << "not all ranks know the size";
     }
 }
 
@@ -91,7 +85,7 @@ TEST(Select, EveryChoiceHasAPlan)
         one.host_of = host_of;
         one.collective = static_cast<plan_collective_t>(random.below(COLLECTIVE_COUNT));
         uint64_t bytes = random.below(2) ? random.below(20000) : random.below(size_t{1} << 28);
-        Choice choice = choose(host_of, one.collective, bytes, random.below(2));
+        Choice choice = choose(host_of, one.collective, bytes);
         ASSERT_EQ(choice.status, QUOIT_OK);
         one.algorithm = choice.algorithm;
         one.small = choice.small;
@@ -101,15 +95,14 @@ TEST(Select, EveryChoiceHasAPlan)
 
 TEST(Select, WhatDoesNotFitIsExplained)
 {
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 100, true, ALGORITHM_WINDOW).algorithm, ALGORITHM_WINDOW);
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 100, false, ALGORITHM_RING).algorithm, ALGORITHM_RING);
-    EXPECT_EQ(choose(host, COLLECTIVE_BROADCAST, 100, true, ALGORITHM_TWO_LEVEL).algorithm, ALGORITHM_FLAT) << "for allreduce only";
-    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 100, true, ALGORITHM_TWO_LEVEL).status, QUOIT_ERR_INVALID);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 100, ALGORITHM_WINDOW).algorithm, ALGORITHM_WINDOW);
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 100, ALGORITHM_RING).algorithm, ALGORITHM_RING);
+    EXPECT_EQ(choose(host, COLLECTIVE_BROADCAST, 100, ALGORITHM_TWO_LEVEL).algorithm, ALGORITHM_FLAT) << "for allreduce only";
+    EXPECT_EQ(choose(host, COLLECTIVE_ALLREDUCE, 100, ALGORITHM_TWO_LEVEL).status, QUOIT_ERR_INVALID);
     EXPECT_NE(std::string(error_text()).find("two_level needs ranks on several hosts; here are 4 ranks on 1 host"), std::string::npos) << error_text();
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100, true, ALGORITHM_WINDOW).status, QUOIT_ERR_INVALID);
+    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100, ALGORITHM_WINDOW).status, QUOIT_ERR_INVALID);
     EXPECT_NE(std::string(error_text()).find("window needs all ranks on one host; here are 5 ranks on 2 hosts"), std::string::npos) << error_text();
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100, false, ALGORITHM_DOUBLING).status, QUOIT_ERR_INVALID);
-    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100, true, 99).status, QUOIT_ERR_INVALID);
+    EXPECT_EQ(choose(spread, COLLECTIVE_ALLREDUCE, 100, 99).status, QUOIT_ERR_INVALID);
 }
 
 TEST(Print, ReadsLikeAPlan)
