@@ -11,6 +11,7 @@
 
 /* An operation before it is handed in; everything but the error's text is cleared. */
 typedef struct issue {
+    const char *what;       /* name of the call, for texts */
     quoit_comm_t *comm;
     const quoit_call_t *call;
     quoit_request_t **request;
@@ -46,6 +47,7 @@ static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, operation_kind_t
     if (status == QUOIT_OK) status = check_call(call, what);
     if (status == QUOIT_OK && quoit_dtype_size(dtype) == 0) status = error_set(QUOIT_ERR_INVALID, "%s: %d is no dtype", what, (int)dtype);
     if (status != QUOIT_OK) return status;
+    issue->what = what;
     issue->comm = comm;
     issue->call = call;
     issue->request = request;
@@ -111,39 +113,56 @@ static quoit_status_t hand_in(issue_t *issue)
 
 /* ------------------------------------------------------------------ arguments */
 
-static quoit_status_t check_buffer(const char *what, const char *name, const void *buffer, size_t count, size_t width)
+/* A buffer of `blocks` times `count` elements. */
+static quoit_status_t check_blocks(const issue_t *issue, const char *name, const void *buffer, size_t count, int blocks)
 {
-    if (count > SIZE_MAX / 2 / width) return error_set(QUOIT_ERR_INVALID, "%s: %zu elements of %zu bytes are too many", what, count, width);
-    if (!buffer && count > 0) return error_set(QUOIT_ERR_INVALID, "%s: %s is NULL, but %zu elements are told", what, name, count);
+    size_t width = issue->operation->width, bytes;
+    if (__builtin_mul_overflow(count, width * (size_t)blocks, &bytes) || bytes > SIZE_MAX / 2) /* the product of these two cannot overflow */
+        return error_set(QUOIT_ERR_INVALID, "%s: %s would have %d times %zu elements of %zu bytes: too many for any memory", issue->what, name, blocks,
+                         count, width);
+    if (!buffer && count > 0) return error_set(QUOIT_ERR_INVALID, "%s: %s is NULL, but %zu elements are told", issue->what, name, count);
     return QUOIT_OK;
 }
 
-static quoit_status_t check_root(const quoit_comm_t *comm, const char *what, int root)
+static quoit_status_t check_buffer(const issue_t *issue, const char *name, const void *buffer, size_t count)
 {
+    return check_blocks(issue, name, buffer, count, 1);
+}
+
+static quoit_status_t check_root(const issue_t *issue, int root)
+{
+    const quoit_comm_t *comm = issue->comm;
     if (root >= 0 && root < comm->size) return QUOIT_OK;
-    return error_set(QUOIT_ERR_INVALID, "%s: root %d of communicator %s, which has ranks 0 to %d", what, root, comm->name, comm->size - 1);
+    return error_set(QUOIT_ERR_INVALID, "%s: root %d of communicator %s, which has ranks 0 to %d", issue->what, root, comm->name, comm->size - 1);
 }
 
 /* The caller's array of parts need not outlive the call: a call that blocks uses it where it is, others a copy. Both sides share one allocation. */
-static quoit_status_t copy_parts(issue_t *issue, const char *what, const char *name, const quoit_part_t *parts, bool second,
-                                 const quoit_part_t **copy)
+static quoit_status_t copy_parts(issue_t *issue, const char *name, const quoit_part_t *parts, bool second, const quoit_part_t **copy)
 {
     size_t size = (size_t)issue->comm->size;
     operation_t *operation = issue->operation;
-    if (!parts) return error_set(QUOIT_ERR_INVALID, "%s: the array of parts `%s` is NULL", what, name);
+    const size_t most = SIZE_MAX / 2 / operation->width;
+    if (!parts) return error_set(QUOIT_ERR_INVALID, "%s: the array of parts `%s` is NULL", issue->what, name);
     for (size_t i = 0; i < size; i++) {
-        if (parts[i].count <= SIZE_MAX / 2 / operation->width && (parts[i].data || parts[i].count == 0)) continue;
-        return error_set(QUOIT_ERR_INVALID, "%s: %s[%zu] has %zu elements at %p", what, name, i, parts[i].count, parts[i].data);
+        if (parts[i].count <= most && (parts[i].data || parts[i].count == 0)) continue;
+        return error_set(QUOIT_ERR_INVALID, "%s: %s[%zu] has %zu elements at %p", issue->what, name, i, parts[i].count, parts[i].data);
     }
     if (operation->on_stack) {
         *copy = parts;
         return QUOIT_OK;
     }
-    if (!operation_make_parts(operation, 2 * size)) return error_set(QUOIT_ERR_NO_MEMORY, "%s: parts of %zu ranks", what, size);
+    if (!operation_make_parts(operation, 2 * size)) return error_set(QUOIT_ERR_NO_MEMORY, "%s: parts of %zu ranks", issue->what, size);
     quoit_part_t *own = operation->parts + (second ? size : 0);
     memcpy(own, parts, size * sizeof *own);
     *copy = own;
     return QUOIT_OK;
+}
+
+static size_t total_of(const quoit_part_t *parts, int size)
+{
+    size_t total = 0;
+    for (int i = 0; i < size; i++) total += parts[i].count;
+    return total;
 }
 
 static size_t largest_part(const quoit_part_t *parts, int size)
@@ -179,24 +198,24 @@ static quoit_status_t finish(issue_t *issue, plan_collective_t collective, int r
 }
 
 /* The caller wants to know what encoding took away: nothing yet. */
-static quoit_status_t set_residual(issue_t *issue, const char *what, size_t count)
+static quoit_status_t set_residual(issue_t *issue, size_t count)
 {
     const quoit_call_t *call = issue->call;
     operation_t *operation = issue->operation;
     if (!call || call->struct_size <= offsetof(quoit_call_t, residual) || !call->residual) return QUOIT_OK;
     if (operation->description.dtype != QUOIT_F32 || operation->description.op != QUOIT_SUM)
-        return error_set(QUOIT_ERR_UNSUPPORTED, "not supported: %s of %s, %s with a residual, which is for sums of float32", what,
-                         quoit_dtype_name((quoit_dtype_t)operation->description.dtype), quoit_op_name((quoit_op_t)operation->description.op));
+        return error_set(QUOIT_ERR_UNSUPPORTED, "not supported: %s of %s, %s with a residual, which is for sums of float32",
+                         issue->what, quoit_dtype_name((quoit_dtype_t)operation->description.dtype), quoit_op_name((quoit_op_t)operation->description.op));
     memset(call->residual, 0, count * sizeof *call->residual);
     operation->residual = call->residual;
     return QUOIT_OK;
 }
 
-static quoit_status_t set_op(issue_t *issue, const char *what, quoit_op_t op)
+static quoit_status_t set_op(issue_t *issue, quoit_op_t op)
 {
-    if ((unsigned)op >= QUOIT_OP_COUNT) return error_set(QUOIT_ERR_INVALID, "%s: %d is no op", what, (int)op);
+    if ((unsigned)op >= QUOIT_OP_COUNT) return error_set(QUOIT_ERR_INVALID, "%s: %d is no op", issue->what, (int)op);
     quoit_status_t status = quoit_op_check((quoit_dtype_t)issue->operation->description.dtype, op);
-    if (status != QUOIT_OK) return error_prefix(status, "%s", what);
+    if (status != QUOIT_OK) return error_prefix(status, "%s", issue->what);
     issue->operation->description.op = (uint8_t)op;
     issue->operation->reduces = true;
     return QUOIT_OK;
@@ -210,10 +229,10 @@ quoit_status_t quoit_allreduce(quoit_comm_t *comm, const void *send, void *recv,
     issue_t issue;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "allreduce", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = set_op(&issue, "allreduce", op);
-    if (status == QUOIT_OK) status = check_buffer("allreduce", "send", send, count, issue.operation->width);
-    if (status == QUOIT_OK) status = check_buffer("allreduce", "recv", recv, count, issue.operation->width);
-    if (status == QUOIT_OK) status = set_residual(&issue, "allreduce", count);
+    status = set_op(&issue, op);
+    if (status == QUOIT_OK) status = check_buffer(&issue, "send", send, count);
+    if (status == QUOIT_OK) status = check_buffer(&issue, "recv", recv, count);
+    if (status == QUOIT_OK) status = set_residual(&issue, count);
     if (status != QUOIT_OK) return drop(&issue, status);
     issue.operation->send = whole(send, count);
     issue.operation->recv = whole(recv, count);
@@ -226,10 +245,10 @@ quoit_status_t quoit_reduce(quoit_comm_t *comm, const void *send, void *recv, si
     issue_t issue;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "reduce", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = set_op(&issue, "reduce", op);
-    if (status == QUOIT_OK) status = check_root(comm, "reduce", root);
-    if (status == QUOIT_OK) status = check_buffer("reduce", "send", send, count, issue.operation->width);
-    if (status == QUOIT_OK && comm->rank == root) status = check_buffer("reduce", "recv", recv, count, issue.operation->width);
+    status = set_op(&issue, op);
+    if (status == QUOIT_OK) status = check_root(&issue, root);
+    if (status == QUOIT_OK) status = check_buffer(&issue, "send", send, count);
+    if (status == QUOIT_OK && comm->rank == root) status = check_buffer(&issue, "recv", recv, count);
     if (status != QUOIT_OK) return drop(&issue, status);
     issue.operation->send = whole(send, count);
     issue.operation->recv = whole(comm->rank == root ? recv : NULL, count);
@@ -242,8 +261,8 @@ quoit_status_t quoit_broadcast(quoit_comm_t *comm, void *buffer, size_t count, q
     issue_t issue;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "broadcast", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = check_root(comm, "broadcast", root);
-    if (status == QUOIT_OK) status = check_buffer("broadcast", "buffer", buffer, count, issue.operation->width);
+    status = check_root(&issue, root);
+    if (status == QUOIT_OK) status = check_buffer(&issue, "buffer", buffer, count);
     if (status != QUOIT_OK) return drop(&issue, status);
     issue.operation->send = issue.operation->recv = whole(buffer, count);
     return finish(&issue, COLLECTIVE_BROADCAST, root, count, count * issue.operation->width);
@@ -265,7 +284,7 @@ quoit_status_t quoit_barrier(quoit_comm_t *comm, const quoit_call_t *call, quoit
 /* The plain and the v-form differ in how the blocks are described; the rest is here. */
 static quoit_status_t allgather(issue_t *issue, const void *send, plan_side_t recv, size_t own_count, size_t largest, uint64_t agreed)
 {
-    quoit_status_t status = check_buffer("allgather", "send", send, own_count, issue->operation->width);
+    quoit_status_t status = check_buffer(issue, "send", send, own_count);
     if (status != QUOIT_OK) return drop(issue, status);
     issue->operation->send = whole(send, own_count);
     issue->operation->recv = recv;
@@ -278,7 +297,7 @@ quoit_status_t quoit_allgather(quoit_comm_t *comm, const void *send, void *recv,
     issue_t issue;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "allgather", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = check_buffer("allgather", "recv", recv, count, issue.operation->width);
+    status = check_blocks(&issue, "recv", recv, count, comm->size);
     if (status != QUOIT_OK) return drop(&issue, status);
     return allgather(&issue, send, strided(recv, count), count, count, count);
 }
@@ -290,18 +309,16 @@ quoit_status_t quoit_allgatherv(quoit_comm_t *comm, const void *send, const quoi
     const quoit_part_t *parts = NULL;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "allgatherv", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = copy_parts(&issue, "allgatherv", "recv", recv, false, &parts);
+    status = copy_parts(&issue, "recv", recv, false, &parts);
     if (status != QUOIT_OK) return drop(&issue, status);
-    size_t total = 0;
-    for (int i = 0; i < comm->size; i++) total += parts[i].count;
-    return allgather(&issue, send, parted(parts), parts[comm->rank].count, largest_part(parts, comm->size), total);
+    return allgather(&issue, send, parted(parts), parts[comm->rank].count, largest_part(parts, comm->size), total_of(parts, comm->size));
 }
 
 static quoit_status_t reduce_scatter(issue_t *issue, plan_side_t send, void *recv, size_t own_count, size_t largest, uint64_t agreed,
                                      quoit_op_t op)
 {
-    quoit_status_t status = set_op(issue, "reduce_scatter", op);
-    if (status == QUOIT_OK) status = check_buffer("reduce_scatter", "recv", recv, own_count, issue->operation->width);
+    quoit_status_t status = set_op(issue, op);
+    if (status == QUOIT_OK) status = check_buffer(issue, "recv", recv, own_count);
     if (status != QUOIT_OK) return drop(issue, status);
     issue->operation->send = send;
     issue->operation->recv = whole(recv, own_count);
@@ -314,7 +331,7 @@ quoit_status_t quoit_reduce_scatter(quoit_comm_t *comm, const void *send, void *
     issue_t issue;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "reduce_scatter", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = check_buffer("reduce_scatter", "send", send, count, issue.operation->width);
+    status = check_blocks(&issue, "send", send, count, comm->size);
     if (status != QUOIT_OK) return drop(&issue, status);
     return reduce_scatter(&issue, strided(send, count), recv, count, count, count, op);
 }
@@ -326,11 +343,9 @@ quoit_status_t quoit_reduce_scatterv(quoit_comm_t *comm, const quoit_part_t *sen
     const quoit_part_t *parts = NULL;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "reduce_scatterv", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = copy_parts(&issue, "reduce_scatterv", "send", send, false, &parts);
+    status = copy_parts(&issue, "send", send, false, &parts);
     if (status != QUOIT_OK) return drop(&issue, status);
-    size_t total = 0;
-    for (int i = 0; i < comm->size; i++) total += parts[i].count;
-    return reduce_scatter(&issue, parted(parts), recv, parts[comm->rank].count, largest_part(parts, comm->size), total, op);
+    return reduce_scatter(&issue, parted(parts), recv, parts[comm->rank].count, largest_part(parts, comm->size), total_of(parts, comm->size), op);
 }
 
 quoit_status_t quoit_alltoall(quoit_comm_t *comm, const void *send, void *recv, size_t count, quoit_dtype_t dtype,
@@ -339,8 +354,8 @@ quoit_status_t quoit_alltoall(quoit_comm_t *comm, const void *send, void *recv, 
     issue_t issue;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "alltoall", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = check_buffer("alltoall", "send", send, count, issue.operation->width);
-    if (status == QUOIT_OK) status = check_buffer("alltoall", "recv", recv, count, issue.operation->width);
+    status = check_blocks(&issue, "send", send, count, comm->size);
+    if (status == QUOIT_OK) status = check_blocks(&issue, "recv", recv, count, comm->size);
     if (status == QUOIT_OK && send == recv && count > 0)
         status = error_set(QUOIT_ERR_INVALID, "alltoall: send and recv are the same buffer; it does not work in place");
     if (status != QUOIT_OK) return drop(&issue, status);
@@ -356,8 +371,8 @@ quoit_status_t quoit_alltoallv(quoit_comm_t *comm, const quoit_part_t *send, con
     const quoit_part_t *send_parts = NULL, *recv_parts = NULL;
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "alltoallv", dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = copy_parts(&issue, "alltoallv", "send", send, false, &send_parts);
-    if (status == QUOIT_OK) status = copy_parts(&issue, "alltoallv", "recv", recv, true, &recv_parts);
+    status = copy_parts(&issue, "send", send, false, &send_parts);
+    if (status == QUOIT_OK) status = copy_parts(&issue, "recv", recv, true, &recv_parts);
     if (status == QUOIT_OK && send_parts[comm->rank].count != recv_parts[comm->rank].count)
         status = error_set(QUOIT_ERR_MISMATCH, "alltoallv: rank %d sends itself %zu elements but receives %zu from itself", comm->rank,
                            send_parts[comm->rank].count, recv_parts[comm->rank].count);
@@ -369,8 +384,8 @@ quoit_status_t quoit_alltoallv(quoit_comm_t *comm, const quoit_part_t *send, con
 
 static quoit_status_t gather(issue_t *issue, const void *send, size_t count, plan_side_t recv, int root, uint64_t agreed)
 {
-    quoit_status_t status = check_root(issue->comm, "gather", root);
-    if (status == QUOIT_OK) status = check_buffer("gather", "send", send, count, issue->operation->width);
+    quoit_status_t status = check_root(issue, root);
+    if (status == QUOIT_OK) status = check_buffer(issue, "send", send, count);
     if (status != QUOIT_OK) return drop(issue, status);
     issue->operation->send = whole(send, count);
     issue->operation->recv = recv;
@@ -384,7 +399,7 @@ quoit_status_t quoit_gather(quoit_comm_t *comm, const void *send, void *recv, si
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "gather", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
-    if (is_root) status = check_buffer("gather", "recv", recv, count, issue.operation->width);
+    if (is_root) status = check_blocks(&issue, "recv", recv, count, comm->size);
     if (status != QUOIT_OK) return drop(&issue, status);
     return gather(&issue, send, count, is_root ? strided(recv, count) : (plan_side_t){0}, root, count);
 }
@@ -397,7 +412,7 @@ quoit_status_t quoit_gatherv(quoit_comm_t *comm, const void *send, size_t count,
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "gatherv", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
-    if (is_root) status = copy_parts(&issue, "gatherv", "recv", recv, false, &parts);
+    if (is_root) status = copy_parts(&issue, "recv", recv, false, &parts);
     if (status == QUOIT_OK && is_root && parts[root].count != count)
         status = error_set(QUOIT_ERR_MISMATCH, "gatherv: root %d sends %zu elements but has room for %zu from itself", root, count,
                            parts[root].count);
@@ -407,8 +422,8 @@ quoit_status_t quoit_gatherv(quoit_comm_t *comm, const void *send, size_t count,
 
 static quoit_status_t scatter(issue_t *issue, plan_side_t send, void *recv, size_t count, int root, uint64_t agreed)
 {
-    quoit_status_t status = check_root(issue->comm, "scatter", root);
-    if (status == QUOIT_OK) status = check_buffer("scatter", "recv", recv, count, issue->operation->width);
+    quoit_status_t status = check_root(issue, root);
+    if (status == QUOIT_OK) status = check_buffer(issue, "recv", recv, count);
     if (status != QUOIT_OK) return drop(issue, status);
     issue->operation->send = send;
     issue->operation->recv = whole(recv, count);
@@ -422,7 +437,7 @@ quoit_status_t quoit_scatter(quoit_comm_t *comm, const void *send, void *recv, s
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "scatter", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
-    if (is_root) status = check_buffer("scatter", "send", send, count, issue.operation->width);
+    if (is_root) status = check_blocks(&issue, "send", send, count, comm->size);
     if (status != QUOIT_OK) return drop(&issue, status);
     return scatter(&issue, is_root ? strided(send, count) : (plan_side_t){0}, recv, count, root, count);
 }
@@ -435,7 +450,7 @@ quoit_status_t quoit_scatterv(quoit_comm_t *comm, const quoit_part_t *send, void
     quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "scatterv", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
-    if (is_root) status = copy_parts(&issue, "scatterv", "send", send, false, &parts);
+    if (is_root) status = copy_parts(&issue, "send", send, false, &parts);
     if (status == QUOIT_OK && is_root && parts[root].count != count)
         status = error_set(QUOIT_ERR_MISMATCH, "scatterv: root %d receives %zu elements but sends itself %zu", root, count,
                            parts[root].count);
@@ -445,10 +460,11 @@ quoit_status_t quoit_scatterv(quoit_comm_t *comm, const quoit_part_t *send, void
 
 /* ------------------------------------------------------------------ point to point */
 
-static quoit_status_t check_peer(const quoit_comm_t *comm, const char *what, int peer, bool any)
+static quoit_status_t check_peer(const issue_t *issue, int peer, bool any)
 {
+    const quoit_comm_t *comm = issue->comm;
     if ((peer >= 0 && peer < comm->size) || (any && peer == QUOIT_ANY_SOURCE)) return QUOIT_OK;
-    return error_set(QUOIT_ERR_INVALID, "%s: rank %d of communicator %s, which has ranks 0 to %d", what, peer, comm->name, comm->size - 1);
+    return error_set(QUOIT_ERR_INVALID, "%s: rank %d of communicator %s, which has ranks 0 to %d", issue->what, peer, comm->name, comm->size - 1);
 }
 
 static quoit_status_t message(quoit_comm_t *comm, operation_kind_t kind, void *buffer, size_t count, quoit_dtype_t dtype, int peer,
@@ -458,8 +474,8 @@ static quoit_status_t message(quoit_comm_t *comm, operation_kind_t kind, void *b
     issue_t issue;
     quoit_status_t status = begin(&issue, comm, kind, what, dtype, call, request);
     if (status != QUOIT_OK) return status;
-    status = check_peer(comm, what, peer, kind == OPERATION_RECV);
-    if (status == QUOIT_OK) status = check_buffer(what, "buffer", buffer, count, issue.operation->width);
+    status = check_peer(&issue, peer, kind == OPERATION_RECV);
+    if (status == QUOIT_OK) status = check_buffer(&issue, "buffer", buffer, count);
     if (status != QUOIT_OK) return drop(&issue, status);
     operation_t *operation = issue.operation;
     operation->send = operation->recv = whole(buffer, count);

@@ -154,10 +154,12 @@ quoit_status_t quoit_explain_allreduce(quoit_comm_t *comm, size_t count, quoit_d
     size_t width = quoit_dtype_size(dtype);
     if (width == 0) return error_set(QUOIT_ERR_INVALID, "quoit_explain_allreduce: %d is no dtype", (int)dtype);
     plan_request_t request = {.collective = COLLECTIVE_ALLREDUCE, .rank = comm->rank};
+    if (count > SIZE_MAX / 2 / width) return error_set(QUOIT_ERR_INVALID, "quoit_explain_allreduce: %zu elements of %zu bytes are too many", count, width);
     status = plan_select(comm->topology, &comm->job->tuning, COLLECTIVE_ALLREDUCE, count * width, &request.algorithm, &request.small);
+    if (status != QUOIT_OK) return status;
     request.wire = plan_wire(comm->topology, COLLECTIVE_ALLREDUCE, request.algorithm, dtype, QUOIT_SUM, comm->wire);
     plan_t *plan = NULL;
-    if (status == QUOIT_OK) status = plan_create(comm->topology, &comm->job->tuning, &request, &plan);
+    status = plan_create(comm->topology, &comm->job->tuning, &request, &plan);
     if (status != QUOIT_OK) return status;
     plan_binding_t binding = {.plan = plan, .send = {.count = count}, .recv = {.count = count}, .width = width, .ranks = comm->size};
     plan_bind(&binding, &comm->job->tuning);

@@ -336,7 +336,14 @@ TEST(Arguments, OfOperations)
             EXPECT_INVALID(quoit_scatter(comm, data, out, 1, f32, root, nullptr, nullptr), "scatter", "root", text.c_str());
             EXPECT_INVALID(quoit_scatterv(comm, good, out, 1, f32, root, nullptr, nullptr), "scatter", "root", text.c_str());
         }
+        const size_t half = SIZE_MAX / 16 + 1; /* a block of so many fits the addresses, two do not */
+        EXPECT_INVALID(quoit_allgather(comm, data, out, half, f32, nullptr, nullptr), "allgather", "recv", "2 times", "too many");
+        EXPECT_INVALID(quoit_reduce_scatter(comm, data, out, half, f32, QUOIT_SUM, nullptr, nullptr), "reduce_scatter", "send", "too many");
+        EXPECT_INVALID(quoit_alltoall(comm, data, out, half, f32, nullptr, nullptr), "alltoall", "send", "too many");
+        EXPECT_INVALID(quoit_gather(comm, data, out, half, f32, self.rank, nullptr, nullptr), "gather", "recv", "too many");
+        EXPECT_INVALID(quoit_scatter(comm, data, out, half, f32, self.rank, nullptr, nullptr), "scatter", "send", "too many");
         EXPECT_INVALID(quoit_broadcast(comm, nullptr, 1, f32, 0, nullptr, nullptr), "buffer");
+        EXPECT_INVALID(quoit_allgatherv(comm, nullptr, good, f32, nullptr, nullptr), "allgatherv: send");
         EXPECT_INVALID(quoit_allgather(comm, nullptr, out, 1, f32, nullptr, nullptr), "send");
         EXPECT_INVALID(quoit_allgather(comm, data, nullptr, 1, f32, nullptr, nullptr), "recv");
         EXPECT_INVALID(quoit_allgatherv(comm, data, nullptr, f32, nullptr, nullptr), "allgatherv", "NULL");
@@ -375,6 +382,7 @@ TEST(Arguments, OfOperations)
         EXPECT_INVALID(quoit_comm_describe(nullptr, QUOIT_FORMAT_TEXT, &text), "NULL");
         EXPECT_INVALID(quoit_comm_describe(comm, QUOIT_FORMAT_TEXT, nullptr), "NULL");
         EXPECT_INVALID(quoit_explain_allreduce(comm, 1, static_cast<quoit_dtype_t>(99), &text), "99");
+        EXPECT_INVALID(quoit_explain_allreduce(comm, SIZE_MAX / 2, f32, &text), "too many");
         EXPECT_EQ(quoit_comm_rank(nullptr), -1);
         EXPECT_EQ(quoit_comm_size(nullptr), 0);
         quoit_comm_destroy(nullptr);
