@@ -2,15 +2,32 @@
 /**
  * Quoit's public C API: collectives among ranks, over whatever joins them.
  *
+ * In short, on each rank, and with each status looked at (examples/allreduce.c is a whole program):
+ *
+ *     quoit_store_open("env://", rank, size, 0, &store);     where the ranks meet, from MASTER_ADDR and MASTER_PORT
+ *     quoit_comm_create(store, rank, size, NULL, &comm);     blocks until all have come
+ *     quoit_store_close(store);
+ *     quoit_allreduce(comm, in, out, count, QUOIT_F32, QUOIT_SUM, NULL, NULL);              blocks
+ *     quoit_allreduce(comm, in, out, count, QUOIT_F32, QUOIT_SUM, NULL, &request);          or returns at once
+ *     quoit_request_wait(request, -1);
+ *     quoit_request_free(request);
+ *     quoit_comm_destroy(comm);
+ *
  * Rules that hold for every call
  *  - A call that can fail returns quoit_status_t. Outputs come last and are written only on QUOIT_OK.
  *  - The text of the calling thread's newest failure is quoit_last_error(); a communicator keeps the text of its first error
  *    (quoit_comm_error). Texts name rank, host, operation, cause and cure.
  *  - Counts are elements, lengths are bytes, times are milliseconds.
- *  - Structs that may grow begin with `struct_size`, to be set to sizeof the struct by the caller.
+ *  - Structs that may grow begin with `struct_size`, to be set to sizeof the struct by the caller. Begin with their ..._INIT.
+ *  - Every rank of a communicator calls its collectives, in the same order and with the same dtype, op, root and (where it is one number) count.
  *  - Calls on one communicator, store or request may come from several threads; destroying, closing or freeing one is nobody's but the last
  *    user's. Collectives match in the order in which they are issued.
- *  - After fork() the child gets QUOIT_ERR_FORKED from every call on an inherited object; destroying one there does nothing.
+ *  - A bad argument is an error of that call alone, on that rank: nothing was begun, and the communicator is as it was. An error that an
+ *    operation ends with ends the communicator, on all its ranks: what runs, and every later operation, ends with that first error. Then destroy
+ *    it, or go on with the ranks that are left (quoit_comm_shrink, quoit_comm_create_group). quoit_comm_error tells which of the two it was.
+ *  - Nothing waits for ever: operations and creation have a time limit, setting TIMEOUT where none is given.
+ *  - After fork() the child gets QUOIT_ERR_FORKED from every call on an inherited object; destroying one there does nothing. It may create
+ *    communicators of its own.
  */
 #ifndef QUOIT_QUOIT_H
 #define QUOIT_QUOIT_H
@@ -34,7 +51,12 @@ extern "C" {
 
 /* ---------------------------------------------------------------- status */
 
-/** X(name, value, text). Positive: not an error. Negative: an error. */
+/**
+ * X(name, value, text). Positive: not an error. Negative: an error. What each call may return beside ERR_INVALID, ERR_NO_MEMORY, ERR_SYSTEM,
+ * ERR_FORKED and (for a communicator that has failed) its first error is said there. An operation ends with ERR_TIMEOUT, ERR_PEER (a rank died
+ * or left), ERR_NETWORK, ERR_MISMATCH, ERR_ABORTED, ERR_CLOSED (destroyed while it ran) or ERR_PROTOCOL (a peer sent nonsense). ERR_AGAIN and
+ * ERR_INTERNAL come from transports, and from a fault of the library.
+ */
 #define QUOIT_STATUS_LIST(X) \
     X(OK, 0, "success") \
     X(IN_PROGRESS, 1, "not finished yet") \
@@ -213,9 +235,9 @@ QUOIT_API const char *quoit_wire_name(quoit_wire_t wire);
 /** Fields may be added at the end: struct_size tells which there are. */
 typedef struct quoit_comm_config {
     size_t struct_size;
-    const char *name; /* for messages and describe; NULL: "world", or "group" */
-    int timeout_ms;   /* of creation and of each operation; 0: setting TIMEOUT */
-    int reserved;     /* 0 */
+    const char *name; /* for messages and describe; copied; NULL: "world", or the group's name */
+    int timeout_ms;   /* of creation and of each operation; 0: of the parent, else setting TIMEOUT */
+    int reserved;     /* must be 0 */
     quoit_wire_t wire; /* the same on all ranks, else ERR_MISMATCH at the first operation */
 } quoit_comm_config_t;
 
@@ -231,17 +253,21 @@ QUOIT_API quoit_status_t quoit_comm_create(quoit_store_t *store, int rank, int s
                                            quoit_comm_t **comm);
 
 /**
- * Create a communicator of some ranks of `parent`, without communication: it returns at once, even when the others come later.
+ * Create a communicator of some ranks of `parent`, without communication: it returns at once, even when the others come later. Only its
+ * members call. It may outlive `parent`, and an error that ends `parent` does not end it.
  * A parent that has failed will do, unless it was aborted: survivors who know who they are can go on so (those who do not: quoit_comm_shrink).
  * A member that is dead is told by the group's first operation.
  *
- * @param ranks  `count` distinct ranks of parent, the caller's among them; position is the rank in the new communicator.
- * @param name   members must give the same name. The same name may be used again after the earlier communicator was destroyed.
+ * @param ranks  `count` distinct ranks of parent, the caller's among them; position is the rank in the new communicator. The same on all members.
+ * @param name   the same on all members; NULL counts as "". It may be used again: the n-th groups of one name and member list belong together.
  */
 QUOIT_API quoit_status_t quoit_comm_create_group(quoit_comm_t *parent, const int *ranks, int count, const char *name,
                                                  const quoit_comm_config_t *config, quoit_comm_t **comm);
 
-/** Collective over parent, blocking. Ranks of one colour form a communicator, ordered by key, then rank. colour < 0: *comm = NULL. */
+/**
+ * Collective over parent, blocking. Ranks of one colour form a communicator, ordered by key, then by their rank in parent. colour < 0: this rank
+ * is in none, and *comm is NULL.
+ */
 QUOIT_API quoit_status_t quoit_comm_split(quoit_comm_t *parent, int colour, int key, const quoit_comm_config_t *config,
                                           quoit_comm_t **comm);
 
@@ -265,28 +291,8 @@ QUOIT_API quoit_status_t quoit_comm_shrink(quoit_comm_t *comm, const quoit_comm_
 /** Finish what runs (bounded by setting LINGER), then free. NULL is accepted. Not to be called while another thread uses comm. */
 QUOIT_API void quoit_comm_destroy(quoit_comm_t *comm);
 
-/**
- * Memory for buffers of collectives that the ranks of this host can read where it lies: an input in it is not copied to be
- * published. Any communicator of this process may be given it, and nothing has to be told: a part of a block will do, on one rank or
- * on all. allgather, reduce_scatter and allreduce (not premul_sum; between two ranks not in place) of more than 4 KiB among ranks of one host
- * gain by it; everything else treats it as any memory. An operation whose input is read so is done, for its caller, when the others have read it.
- *
- * The content is undefined, the address a multiple of 64. It lives until quoit_memory_free, also when the communicator has failed or
- * was destroyed. After fork() parent and child see the same memory, not copies of it; it stays the parent's, who alone may free it.
- *
- * Where memory cannot be shared, or three quarters of ARENA_SIZE are held, ordinary memory is given out, and a warning is logged.
- *
- * @return ERR_INVALID: 0 bytes. ERR_NO_MEMORY: the system has none at all.
- */
-QUOIT_API quoit_status_t quoit_memory_alloc(quoit_comm_t *comm, size_t bytes, void **memory);
-/**
- * Any thread. No operation may still use the memory; after one that has failed it may be freed at once. NULL is accepted, and so is
- * memory of the parent in a forked child, where nothing happens. Some freed blocks are kept for the next quoit_memory_alloc.
- */
-QUOIT_API void quoit_memory_free(void *memory);
-
-QUOIT_API int quoit_comm_rank(const quoit_comm_t *comm);
-QUOIT_API int quoit_comm_size(const quoit_comm_t *comm);
+QUOIT_API int quoit_comm_rank(const quoit_comm_t *comm); /* -1 for NULL */
+QUOIT_API int quoit_comm_size(const quoit_comm_t *comm); /* 0 for NULL */
 /** Which rank of the communicator that was made from the store became rank `rank` of this one; -1 for a rank that is none. */
 QUOIT_API int quoit_comm_world_rank(const quoit_comm_t *comm, int rank);
 QUOIT_API int quoit_comm_hosts(const quoit_comm_t *comm); /* number of hosts that its ranks are spread over */
@@ -319,6 +325,28 @@ QUOIT_API quoit_status_t quoit_trace_stop(void);
 /** Turn <path>.partial, which a killed process left behind, into the same JSON. */
 QUOIT_API quoit_status_t quoit_trace_convert(const char *partial, const char *path);
 
+/* ---------------------------------------------------------------- memory */
+
+/**
+ * Memory for buffers of collectives that the ranks of this host can read where it lies: an input in it is not copied to be
+ * published. Any communicator of this process may be given it, and nothing has to be told: a part of a block will do, on one rank or
+ * on all. allgather, reduce_scatter and allreduce (not premul_sum; between two ranks not in place) of more than 4 KiB among ranks of one host
+ * gain by it; everything else treats it as any memory. An operation whose input is read so is done, for its caller, when the others have read it.
+ *
+ * The content is undefined, the address a multiple of 64. It lives until quoit_memory_free, also when the communicator has failed or
+ * was destroyed. After fork() parent and child see the same memory, not copies of it; it stays the parent's, who alone may free it.
+ *
+ * Where memory cannot be shared, or three quarters of ARENA_SIZE are held, ordinary memory is given out, and a warning is logged.
+ *
+ * @return ERR_INVALID: 0 bytes. ERR_NO_MEMORY: the system has none at all.
+ */
+QUOIT_API quoit_status_t quoit_memory_alloc(quoit_comm_t *comm, size_t bytes, void **memory);
+/**
+ * Any thread. No operation may still use the memory; after one that has failed it may be freed at once. NULL is accepted, and so is
+ * memory of the parent in a forked child, where nothing happens. Some freed blocks are kept for the next quoit_memory_alloc.
+ */
+QUOIT_API void quoit_memory_free(void *memory);
+
 /* ---------------------------------------------------------------- requests */
 
 /**
@@ -326,7 +354,8 @@ QUOIT_API quoit_status_t quoit_trace_convert(const char *partial, const char *pa
  * once with a request, to be ended by quoit_request_free after it is done (freeing one that is not done lets it finish unattended;
  * its buffers must stay valid until then).
  *
- * For a buffer on a device the operation is ordered on `stream`; it is *submitted* when the call returns, and the request is done
+ * For a buffer on a device (allreduce, reduce, broadcast, send and recv take such) the operation is ordered on `stream`: it begins when what the
+ * stream holds is done, and what is put on the stream later sees the result. It is *submitted* when the call returns, and the request is done
  * when the result is there.
  */
 typedef struct quoit_call {
@@ -349,7 +378,7 @@ typedef struct quoit_call {
 
 #define QUOIT_CALL_INIT {sizeof(quoit_call_t), 0, QUOIT_DEVICE_HOST, NULL, {1.0, 0.0}, 0, NULL}
 
-/** QUOIT_OK when done well, QUOIT_IN_PROGRESS, or the error it ended with. Does some work, never blocks. */
+/** QUOIT_OK when done well, QUOIT_IN_PROGRESS, or the error it ended with. Works on what runs in this process, never blocks. */
 QUOIT_API quoit_status_t quoit_request_test(quoit_request_t *request);
 /** Works until done, but at most slice_ms (-1: until done or its deadline). QUOIT_IN_PROGRESS when the slice is over first. */
 QUOIT_API quoit_status_t quoit_request_wait(quoit_request_t *request, int slice_ms);
@@ -357,7 +386,8 @@ QUOIT_API quoit_status_t quoit_request_wait(quoit_request_t *request, int slice_
 QUOIT_API const char *quoit_request_error(quoit_request_t *request);
 /** recv: the rank it came from, and its elements. ERR_INVALID for other operations or one that is not done. */
 QUOIT_API quoit_status_t quoit_request_source(quoit_request_t *request, int *source, size_t *count);
-QUOIT_API void quoit_request_free(quoit_request_t *request); /* NULL is accepted */
+/** NULL is accepted. One that is not done goes on unattended. The communicator may have been destroyed, which has ended the request. */
+QUOIT_API void quoit_request_free(quoit_request_t *request);
 
 /* ---------------------------------------------------------------- collectives */
 

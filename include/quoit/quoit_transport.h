@@ -12,7 +12,11 @@
  *
  * Who calls: one thread at a time (the engine's owner), so a transport needs no locks. Nothing blocks: what cannot be done now is
  * ERR_AGAIN or stays IN_PROGRESS, and `progress` carries it on. A transport never calls back: transfers change their status, and
- * events are pulled with next_event.
+ * events are pulled with next_event. Whatever returns an error has set its text before, through environment->error. No call may be NULL, but
+ * for those of devices where their flag is not set: what a transport lacks is a function that answers ERR_UNSUPPORTED.
+ *
+ * Its life: probe, open, listen; for each job trust; for each peer connect, then send, recv and notify in any order, with progress and next_event
+ * again and again; arm and disarm around each sleep; cancel when a communicator ends; disconnect, distrust; progress until idle; close.
  *
  * Flow. `recv` announces a buffer for one message of one key; `send` of at most the eager limit goes out at once while the credit
  * of that pair lasts; anything larger, or beyond the credit, moves only after the receiver's recv has been announced (the grant), but for a
@@ -61,7 +65,7 @@ typedef struct quoit_key {
 
 /** One message under way. The caller owns it and must not move or free it while status is IN_PROGRESS. */
 typedef struct quoit_transfer {
-    quoit_status_t status; /* IN_PROGRESS, QUOIT_OK, or an error (text: error_text of the endpoint) */
+    quoit_status_t status; /* IN_PROGRESS, QUOIT_OK, or an error; where the connection is to blame, endpoint_status sets the text */
     uint32_t what;         /* in: hash of the operation; a receive whose sender has another one ends in ERR_MISMATCH; 0 fits all */
     size_t length;         /* recv: bytes that came */
     uint64_t opaque[14];   /* the transport's own while IN_PROGRESS */
