@@ -79,7 +79,7 @@ static void end_all(quoit_comm_t *comm, quoit_status_t status)
     while (!list_is_empty(&comm->queue)) operation_finish(container_of(comm->queue.next, operation_t, link), status, comm->error);
     while (!list_is_empty(&comm->messages)) {
         operation_t *operation = container_of(comm->messages.next, operation_t, link);
-        match_forget(comm, operation);
+        match_forget(operation);
         operation_finish(operation, status, comm->error);
     }
 }

@@ -349,7 +349,7 @@ static void forget_recvs(quoit_comm_t *comm)
         comm_message_text(comm, recv, what, sizeof what);
         snprintf(text, sizeof text, "[%.63s, rank %d] %s: the communicator was destroyed before a message came", comm->name, comm->rank, what);
         log_info("comm", "%s", text);
-        match_forget(comm, recv);
+        match_forget(recv);
         operation_finish(recv, QUOIT_ERR_CLOSED, text);
     }
 }

@@ -41,9 +41,8 @@ void matcher_clear(matcher_t *matcher)
     matcher->next = NULL;
 }
 
-void match_forget(quoit_comm_t *comm, operation_t *operation)
+void match_forget(operation_t *operation)
 {
-    (void)comm;
     if (operation->device.row) match_device_release(operation);
     if (operation->kind == OPERATION_RECV && operation->started) list_remove(&operation->match_link);
 }

@@ -22,12 +22,13 @@ void matcher_clear(matcher_t *matcher); /* frees envelopes; operations must have
 bool match_advance(quoit_comm_t *comm, operation_t *operation);
 /** An envelope came from `source` (communicator rank). */
 void match_envelope(quoit_comm_t *comm, int source, const void *data, size_t length);
-/** The next number of a message to this rank, and the key of the message with a number. */
+/** The number of the next message to this rank; ERR_NO_MEMORY. */
 quoit_status_t match_take_number(quoit_comm_t *comm, int rank, uint64_t *number);
+/** Under this key a payload that does not ride in its envelope is sent and received. */
 quoit_key_t match_payload_key(const quoit_comm_t *comm, uint64_t number);
-/** The operation's transfer ended in an error: the communicator fails. */
+/** The operation's transfer ended in an error: the communicator fails with it, and the text names the peer. */
 void match_transfer_failed(quoit_comm_t *comm, const operation_t *operation);
-/** Take the operation out of the lists (it ends). */
-void match_forget(quoit_comm_t *comm, operation_t *operation);
+/** It ends before its time: take it out of the lists, and give back what it held of a device's. */
+void match_forget(operation_t *operation);
 
 #endif
