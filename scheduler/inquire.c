@@ -240,6 +240,38 @@ bool inquire_dispute(quoit_comm_t *comm, int rank)
 
 /* ------------------------------------------------------------------ groups of other members */
 
+/* A communicator of the family that a peer asks about, under another id, in which that peer is too; *source is its rank. NULL: none. */
+static quoit_comm_t *find_namesake(engine_t *engine, uint64_t family, uint64_t id, quoit_process_id_t peer, int *source)
+{
+    size_t cursor = 0;
+    table_key_t key;
+    void *value;
+    while (table_next(engine->comms, &cursor, &key, &value)) {
+        quoit_comm_t *comm = value;
+        if (comm->family != family || comm->id == id || has_failed(comm)) continue;
+        for (int rank = 0; rank < comm->size; rank++) {
+            if (!process_same(comm->job->peer[comm->job_rank[rank]]->process, peer)) continue;
+            *source = rank;
+            return comm;
+        }
+    }
+    return NULL;
+}
+
+/* "ranks made group x of different members: ...", with what both sides called in it. */
+static void namesakes_text(const quoit_comm_t *comm, int source, const notice_call_t *call, char text[NOTICE_ABORT_TEXT])
+{
+    char members[NOTICE_CALL_TEXT], what[128] = "";
+    members_text(comm, members);
+    if (comm->sequence) operation_text(&comm->history[comm->sequence % COMM_HISTORY].description, what, sizeof what);
+    snprintf(text, NOTICE_ABORT_TEXT, "ranks made group %s of different members: %s of ranks %s%s%s, but %s of ranks %s", comm->name,
+             comm_rank_name(comm, comm->rank), members, what[0] ? ", and called " : "", what, comm_rank_name(comm, source), call->members);
+    if (!call->calls) return;
+    size_t end = strlen(text);
+    operation_text(&call->call[0].description, what, sizeof what);
+    snprintf(text + end, NOTICE_ABORT_TEXT - end, ", and called %s", what);
+}
+
 void inquire_stranger(engine_t *engine, const quoit_event_t *event)
 {
     notice_header_t header;
@@ -247,33 +279,16 @@ void inquire_stranger(engine_t *engine, const quoit_event_t *event)
     if (notice_header_decode(event->data, event->length, &header) != QUOIT_OK || notice_call_decode(event->data, event->length, &call) != QUOIT_OK ||
         call.family == 0)
         return;
-    size_t cursor = 0;
-    table_key_t key;
-    void *value;
-    while (table_next(engine->comms, &cursor, &key, &value)) {
-        quoit_comm_t *comm = value;
-        if (comm->family != call.family || comm->id == header.comm || has_failed(comm)) continue;
-        int source = 0;
-        while (source < comm->size && !process_same(comm->job->peer[comm->job_rank[source]]->process, event->peer)) source++;
-        if (source == comm->size) continue;
-        char members[NOTICE_CALL_TEXT], what[128] = "", text[NOTICE_ABORT_TEXT];
-        members_text(comm, members);
-        if (comm->sequence) operation_text(&comm->history[comm->sequence % COMM_HISTORY].description, what, sizeof what);
-        snprintf(text, sizeof text, "ranks made group %s of different members: %s of ranks %s%s%s, but %s of ranks %s", comm->name,
-                 comm_rank_name(comm, comm->rank), members, what[0] ? ", and called " : "", what, comm_rank_name(comm, source), call.members);
-        if (call.calls) {
-            size_t end = strlen(text);
-            operation_text(&call.call[0].description, what, sizeof what);
-            snprintf(text + end, sizeof text - end, ", and called %s", what);
-        }
-        unsigned char notice[NOTICE_ABORT_CAPACITY];
-        size_t length = notice_abort_encode(header.comm, call.target, QUOIT_ERR_MISMATCH, call.target, text, notice);
-        quoit_endpoint_t *endpoint = NULL;
-        if (job_endpoint(comm->job, comm->job_rank[source], &endpoint) == QUOIT_OK)
-            control_tell(endpoint, notice, length);
-        comm_fail(comm, QUOIT_ERR_MISMATCH, true, "%s", text);
-        return;
-    }
+    int source = 0;
+    quoit_comm_t *comm = find_namesake(engine, call.family, header.comm, event->peer, &source);
+    if (!comm) return;
+    char text[NOTICE_ABORT_TEXT];
+    unsigned char notice[NOTICE_ABORT_CAPACITY];
+    quoit_endpoint_t *endpoint = NULL;
+    namesakes_text(comm, source, &call, text);
+    size_t length = notice_abort_encode(header.comm, call.target, QUOIT_ERR_MISMATCH, call.target, text, notice);
+    if (job_endpoint(comm->job, comm->job_rank[source], &endpoint) == QUOIT_OK) control_tell(endpoint, notice, length);
+    comm_fail(comm, QUOIT_ERR_MISMATCH, true, "%s", text);
 }
 
 /* ------------------------------------------------------------------ texts */
