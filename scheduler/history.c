@@ -182,12 +182,7 @@ quoit_status_t quoit_process_history(int pid, quoit_format_t format, char **resu
         text_append(&report.text, "]}");
     else if (report.shown == 0)
         text_append(&report.text, "it has no communicator now\n");
-    char *text = NULL;
-    if (status == QUOIT_OK) {
-        status = text_finish(&report.text, &text);
-        if (status == QUOIT_OK) *result = text;
-        return status;
-    }
+    if (status == QUOIT_OK) return text_finish(&report.text, result);
     free(report.text.data);
     return status;
 }

@@ -65,7 +65,7 @@ typedef struct job {
     int bans;
     bool is_marked;      /* bootstrap_hosts.c has left a mark in the own directory, at */
     int mark;
-    table_t *groups;     /* how often a group of a name was created: see comm.c */
+    table_t *groups;     /* how often a group of a name was created: see comm_create.c */
 } job_t;
 
 /** Bootstrap: meet in the store. Blocks within the deadline. Called without owning the engine; enters it as needed. */

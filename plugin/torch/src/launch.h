@@ -2,8 +2,8 @@
 /*
  * One operation of a process group on its way into the library.
  *
- * Made first in each collective: gives the interpreter's lock away, makes sure of the communicator and holds it. Then memory()
- * calls lay out the tensors, issue() calls the library, finish() waits or makes the Work.
+ * Made first in each collective: gives the interpreter's lock away, makes sure of the communicator and holds it. Then input()
+ * and output() find or make the memory of each tensor, issue() calls the library, finish() waits or makes the Work.
  */
 #pragma once
 
