@@ -155,12 +155,26 @@ static void wind_up(ucx_transport_t *transport)
     while (!list_is_empty(&transport->endpoints))
         ucx_endpoint_destroy(container_of(transport->endpoints.next, ucx_endpoint_t, node));
     while (!list_is_empty(&transport->links)) ucx_link_destroy(container_of(transport->links.next, ucx_link_t, node));
-    for (int i = 0; i < transport->request_count; i++)
-        transport->ucx->ucp_listener_reject(transport->requests[i].listener->handle, transport->requests[i].handle);
-    transport->request_count = 0;
-    for (int i = 0; i < transport->listener_count; i++) transport->ucx->ucp_listener_destroy(transport->listeners[i].handle);
     deadline = clock_deadline(CLOSE_MS);
     while (transport->closing > 0 && clock_now() < deadline) transport->ucx->ucp_worker_progress(transport->worker);
+    for (int i = 0; i < transport->request_count; i++) /* no more come: they do in progress only */
+        transport->ucx->ucp_listener_reject(transport->requests[i].listener->handle, transport->requests[i].handle);
+    transport->request_count = 0;
+}
+
+/* What UCX's thread may be using is left as it is, for ever, where that thread cannot be held. */
+static void close_ucx(ucx_transport_t *transport)
+{
+    const ucx_library_t *ucx = transport->ucx;
+    ucx_hold_t hold;
+    if (ucx_thread_hold(ucx, &hold) != QUOIT_OK) {
+        log_warn("ucx", "%s; its listeners and its worker are left open", error_text());
+        return;
+    }
+    for (int i = 0; i < transport->listener_count; i++) ucx->ucp_listener_destroy(transport->listeners[i].handle);
+    ucx->ucp_worker_destroy(transport->worker);
+    ucx_thread_release(&hold);
+    ucx->ucp_cleanup(transport->context);
 }
 
 static void ucx_close(quoit_transport_t *base)
@@ -169,9 +183,10 @@ static void ucx_close(quoit_transport_t *base)
     if (!transport) return;
     if (transport->worker) {
         wind_up(transport);
-        transport->ucx->ucp_worker_destroy(transport->worker);
+        close_ucx(transport);
+    } else if (transport->context) {
+        transport->ucx->ucp_cleanup(transport->context);
     }
-    if (transport->context) transport->ucx->ucp_cleanup(transport->context);
     if (transport->epoll >= 0) close(transport->epoll);
     if (transport->timer >= 0) close(transport->timer);
     ucx_pool_destroy(transport);

@@ -6,6 +6,7 @@
  *   ucx_endpoint.c  an endpoint's life: asked for, standing, saying goodbye, gone
  *   ucx_connect.c   the side that connects       ucx_accept.c   the side that listens; jobs' secrets
  *   ucx_link.c      a connection of UCX as a byte pipe: active messages out and in, flushing, closing
+ *   ucx_thread.c    UCX's own thread, held still while we close
  *   ucx_library.c   UCX itself, opened at run time
  *
  * A link is one connection of UCX. It belongs to nobody while its peer has proved nothing, then to an endpoint, and at the end to
@@ -25,6 +26,8 @@
 #include "transport/process.h"
 #include "transport/ucx/ucx_header.h"
 #include "transport/ucx/ucx_library.h"
+
+#include <pthread.h>
 
 enum {
     UCX_MAX_STRANGERS = 64,          /* connections that have proved nothing yet */
@@ -193,6 +196,23 @@ bool ucx_link_flush(ucx_link_t *link);
 void ucx_pool_destroy(ucx_transport_t *transport);
 const char *ucx_link_cause(const ucx_link_t *link); /* UCX's text for why it broke */
 extern const pipe_ops_t ucx_pipe_ops; /* pipe: ucx_link_t * */
+
+/* ---- ucx_thread.c */
+/** UCX's own thread while it stands still. */
+typedef struct ucx_hold {
+    const ucx_library_t *ucx;
+    int fd;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    bool there, over;
+} ucx_hold_t;
+
+/**
+ * On return UCX's thread is between two callbacks and stays there until it is released, for all workers of this process: so be quick. A second
+ * one waits for the first. On failure nothing is held.
+ */
+quoit_status_t ucx_thread_hold(const ucx_library_t *ucx, ucx_hold_t *hold);
+void ucx_thread_release(ucx_hold_t *hold);
 
 /* ---- ucx_accept.c */
 quoit_status_t ucx_listen(quoit_transport_t *base, void *address, size_t *length);
