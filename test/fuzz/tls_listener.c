@@ -175,7 +175,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     close(fd);
     for (int i = 0; i < 100 && (inner->stranger_count > 0 || !fuzz_descriptors_are_back()); i++) pump();
     fuzz_check(inner->stranger_count == 0 && fuzz_descriptors_are_back());
-    fuzz_check(table_count(inner->peers) == 0);
+    fuzz_check(table_count(inner->base.peers) == 0);
     return 0;
 }
 

@@ -188,7 +188,7 @@ TEST(TcpConnect, AWrongSecretFailsAtOnceWithItsText)
     EXPECT_EQ(QUOIT_ERR_NETWORK, status_of(ab));
     EXPECT_NE(std::string(error_text()).find("secrets of the two sides differ"), std::string::npos) << error_text();
     EXPECT_LT(elapsed_ms(begin), 5000);
-    EXPECT_TRUE(list_is_empty(&b.inner()->endpoints));
+    EXPECT_TRUE(list_is_empty(&b.inner()->base.all));
     transport_tcp.disconnect(ab);
 }
 
@@ -205,7 +205,7 @@ TEST(TcpConnect, AJobThatIsTrustedLate)
     transport_tcp.disconnect(ab);
     /* Distrusted, it is over: nobody is kept waiting for it. */
     transport_tcp.distrust(b.transport, JOB);
-    ASSERT_TRUE(run({&a, &b}, [&] { return b.closed() != nullptr || list_is_empty(&b.inner()->endpoints); }));
+    ASSERT_TRUE(run({&a, &b}, [&] { return b.closed() != nullptr || list_is_empty(&b.inner()->base.all); }));
     ab = a.connect(b, 10000);
     ASSERT_TRUE(run({&a, &b}, [&] { return status_of(ab) != QUOIT_IN_PROGRESS; }, 5000));
     EXPECT_EQ(QUOIT_ERR_NETWORK, status_of(ab)) << error_text();
@@ -238,7 +238,7 @@ TEST(TcpConnect, BadArguments)
     peer = {a.id, JOB, a.address.data(), a.address.size(), "rank 1", 1000};
     EXPECT_EQ(QUOIT_ERR_INVALID, transport_tcp.connect(a.transport, &peer, &endpoint)) << "itself";
     EXPECT_EQ(nullptr, endpoint);
-    EXPECT_TRUE(list_is_empty(&a.inner()->endpoints));
+    EXPECT_TRUE(list_is_empty(&a.inner()->base.all));
     std::string secret(HANDSHAKE_SECRET_CAPACITY + 1, 's');
     EXPECT_EQ(QUOIT_ERR_INVALID, transport_tcp.trust(a.transport, 5, secret.data(), secret.size()));
 }
@@ -267,7 +267,7 @@ TEST(TcpConnect, BothSidesAtOnceTwoHundredRounds)
         EXPECT_EQ(reinterpret_cast<tcp_endpoint_t *>(first)->pipe_count, reinterpret_cast<tcp_endpoint_t *>(second)->pipe_count);
         transport_tcp.disconnect(first), transport_tcp.disconnect(second);
         ASSERT_TRUE(run({&a, &b}, [&] {
-            return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints) && a.inner()->stranger_count == 0 &&
+            return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all) && a.inner()->stranger_count == 0 &&
                    b.inner()->stranger_count == 0;
         })) << "something is left over, seed " << seed << " round " << round;
         ASSERT_EQ(nullptr, a.closed() && a.closed()->status != QUOIT_OK ? a.closed() : nullptr) << a.closed()->text;
@@ -350,7 +350,7 @@ TEST(TcpConnect, WhatWasSentBeforeTheConnectionStoodArrivesThoughTheSenderLeft)
     ASSERT_EQ(QUOIT_OK, transport_tcp.notify(lost, "x", 1));
     transport_tcp.disconnect(lost);
     EXPECT_FALSE(transport_tcp.idle(a.transport));
-    ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->endpoints); }, 5000));
+    ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->base.all); }, 5000));
     EXPECT_TRUE(a.events.empty());
     EXPECT_TRUE(transport_tcp.idle(a.transport));
 }
@@ -364,7 +364,7 @@ TEST(TcpConnect, DisconnectWhileOnItsWay)
         for (int i = 0; i < steps; i++) i % 2 ? b.progress() : a.progress();
         transport_tcp.disconnect(ab);
         /* Nothing is left, and the next connection works. */
-        ASSERT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }))
+        ASSERT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }))
             << steps << " steps";
         quoit_endpoint_t *ba;
         ASSERT_TRUE(join(a, b, &ab, &ba)) << steps << " steps";

@@ -37,7 +37,7 @@ TEST_F(TcpNamespace, TheInterfaceThatWasChosenCarriesTheBytes)
         EXPECT_GE(sent_by(one.device) - before, 4000000u) << one.pattern;
         EXPECT_LT(sent_by(one.other) - elsewhere, 100000u) << one.pattern;
         transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
-        run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }, 2000);
+        run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }, 2000);
     }
 }
 

@@ -75,7 +75,7 @@ TEST_F(TcpRails, BytesGoInProportionToRates)
     uint64_t both[2] = {sent_by("q0") - small[0], sent_by("q1") - small[1]};
     EXPECT_LT(std::min(both[0], both[1]), (both[0] + both[1]) / 4) << "a small message is not cut";
     transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
-    EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }, 5000)) << "a goodbye";
+    EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }, 5000)) << "a goodbye";
 }
 
 TEST_F(TcpRails, ACableThatIsCutIsLeft)
@@ -104,7 +104,7 @@ TEST_F(TcpRails, ACableThatIsCutIsLeft)
             EXPECT_EQ(a.closed(), nullptr);
             EXPECT_EQ(b.closed(), nullptr);
             transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
-            EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }, 5000));
+            EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }, 5000));
         }
         std::string log = testing::internal::GetCapturedStderr();
         EXPECT_TRUE(right_bytes) << cable << "\n" << log;
@@ -127,7 +127,7 @@ TEST_F(TcpRails, ARailThatCannotBeConnectedIsPassedOver)
         Pair pair{a, b, ab, ba};
         bool right_bytes = joined && pair.exchange(1 << 20);
         if (joined) transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
-        run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }, 3000);
+        run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }, 3000);
         std::string log = testing::internal::GetCapturedStderr();
         EXPECT_TRUE(joined) << log;
         EXPECT_TRUE(right_bytes) << log;

@@ -177,8 +177,8 @@ TEST(TcpStranger, AProvedPeerThatStopsHalfWayIsForgotten)
         ASSERT_TRUE(first.shake(a));
         ASSERT_EQ(HANDSHAKE_DONE, first.handshake.state);
         first.say_preamble(1);
-        EXPECT_FALSE(list_is_empty(&a.inner()->endpoints));
-        ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->endpoints); }, 5000)) << "its second socket never came";
+        EXPECT_FALSE(list_is_empty(&a.inner()->base.all));
+        ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->base.all); }, 5000)) << "its second socket never came";
     }
     EXPECT_TRUE(a.events.empty());
 }
@@ -196,11 +196,11 @@ TEST(TcpStranger, SocketsOfDifferentAttemptsAreNotMixed)
     run_for({&a}, 100);
     auto *endpoint = tcp_endpoint_find(a.inner(), {7, 7});
     ASSERT_NE(nullptr, endpoint);
-    EXPECT_EQ(TCP_COMING, endpoint->life) << "a socket of another attempt was taken";
+    EXPECT_EQ(ENDPOINT_COMING, endpoint->base.life) << "a socket of another attempt was taken";
     Impostor second(a, {7, 7}, 2, 1);
     ASSERT_TRUE(second.shake(a));
     second.say_preamble(1);
-    ASSERT_TRUE(run({&a}, [&] { return endpoint->life == TCP_STANDING; }, 3000));
+    ASSERT_TRUE(run({&a}, [&] { return endpoint->base.life == ENDPOINT_STANDING; }, 3000));
     EXPECT_TRUE(run({&a}, [&] { return is_closed_by_peer(stale.fd); }, 3000));
 }
 
@@ -239,7 +239,7 @@ TEST(TcpStranger, BadPreamblesAreDropped)
         if (kind == 0) one.say(std::string(IP_PREAMBLE_SIZE, 'p').data(), IP_PREAMBLE_SIZE);
         if (kind == 1) one.say_preamble(1, 65536); /* more than this side allows */
         if (kind == 2) one.say("Qt", 2), shutdown(one.fd, SHUT_WR);
-        ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->endpoints); }, 3000)) << kind;
+        ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->base.all); }, 3000)) << kind;
     }
 }
 
@@ -283,7 +283,7 @@ TEST(TcpStranger, LastWordsWaitForTheOtherSocketsOfTheirConnection)
         run_for({&a}, 50);
         if (comes) second.say_preamble(1), second.say(header, sizeof header);
         shutdown(second.fd, SHUT_WR);
-        ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->endpoints); }, 3000)) << "the second socket " << (comes ? "came" : "never came");
+        ASSERT_TRUE(run({&a}, [&] { return list_is_empty(&a.inner()->base.all); }, 3000)) << "the second socket " << (comes ? "came" : "never came");
         EXPECT_EQ(a.notices(), comes ? std::vector<std::string>{"hello"} : std::vector<std::string>{});
     }
 }

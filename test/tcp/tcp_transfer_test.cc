@@ -90,6 +90,28 @@ TEST(TcpTransfer, TheSmallerLimitsOfBothSidesHold)
     }
 }
 
+/* All that its sender may send arrives in one call of progress, before a notice of it is taken; nothing else moves the receiver. */
+TEST(TcpTransfer, WhoOnlyTakesNoticesGivesTheirCreditBack)
+{
+    Settings little = IPV4;
+    little["EAGER_LIMIT"] = "1K", little["EAGER_POOL"] = "64K";
+    Node a(1, little), b(2, little);
+    a.trust(), b.trust();
+    quoit_endpoint_t *ab, *ba;
+    ASSERT_TRUE(join(a, b, &ab, &ba));
+    const std::string text(1000, 'n');
+    size_t sent = 0;
+    for (int round = 0; round < 4; round++) {
+        size_t before = sent;
+        EXPECT_TRUE(run({&a, &b}, [&] {
+            while (transport_tcp.notify(ab, text.data(), text.size()) == QUOIT_OK) sent++;
+            return sent > before;
+        }, 3000)) << "no credit after " << sent << " notices";
+        ASSERT_TRUE(run({&a}, [&] { return transport_tcp.idle(a.transport); }));
+    }
+    transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
+}
+
 TEST(TcpTransfer, TransfersMayBeginBeforeTheConnectionStands)
 {
     Node a(1), b(2);
@@ -238,7 +260,7 @@ TEST(TcpTransfer, ConnectAgainAfterGoodbye)
         transport_tcp.disconnect(round % 2 ? ba : ab);
         a.events.clear(), b.events.clear();
     }
-    ASSERT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }))
+    ASSERT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }))
         << "endpoints are freed";
 }
 
@@ -250,7 +272,7 @@ TEST(TcpTransfer, BothDisconnectAtOnce)
         quoit_endpoint_t *ab, *ba;
         ASSERT_TRUE(join(a, b, &ab, &ba)) << "round " << round;
         transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
-        ASSERT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }))
+        ASSERT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }))
             << "round " << round;
     }
 }

@@ -43,7 +43,7 @@ void expect_exchange(Node &a, Node &b, const std::string &description)
     EXPECT_TRUE(run({&a, &b}, [&] { return b.closed() != nullptr; }));
     EXPECT_EQ(QUOIT_OK, b.closed()->status) << b.closed()->text;
     transport_tcp.disconnect(ba);
-    EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }));
+    EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }));
 }
 
 /* In a process of its own: the log has a line a second for each source, and all come from the same. */

@@ -36,7 +36,7 @@ quoit_endpoint_t *join_through(Relay &relay, Node &a, Node &b, quoit_endpoint_t 
     quoit_endpoint_t *ab = a.connect_to(b.id, relay.address());
     EXPECT_TRUE(run({&a, &b}, [&] {
         relay.step();
-        return status_of(ab) != QUOIT_IN_PROGRESS && tcp_endpoint_find(b.inner(), a.id) && tcp_endpoint_find(b.inner(), a.id)->life == TCP_STANDING;
+        return status_of(ab) != QUOIT_IN_PROGRESS && tcp_endpoint_find(b.inner(), a.id) && tcp_endpoint_find(b.inner(), a.id)->base.life == ENDPOINT_STANDING;
     }));
     EXPECT_EQ(QUOIT_OK, status_of(ab)) << error_text();
     *ba = b.connect(a);
@@ -124,7 +124,7 @@ TEST(TlsStream, LastBytesAndTheGoodbyeArriveThoughTheReaderIsSlow)
         EXPECT_TRUE(last_room == last);
         EXPECT_EQ(QUOIT_OK, b.closed()->status) << b.closed()->text;
         transport_tcp.disconnect(ba);
-        EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->endpoints) && list_is_empty(&b.inner()->endpoints); }));
+        EXPECT_TRUE(run({&a, &b}, [&] { return list_is_empty(&a.inner()->base.all) && list_is_empty(&b.inner()->base.all); }));
     }
 }
 
@@ -162,7 +162,7 @@ TEST(TlsStream, WhatTlsStillHoldsIsWaitedForBeforeTheEnd)
         gate_is_shut = true;
         ASSERT_EQ(QUOIT_OK, transport_tcp.send(ab, {1, 1}, data.data(), data.size(), &sending));
         run_for({&a, &b}, 20);
-        EXPECT_TRUE(channel_idle(endpoint->channel) && tcp_socket_is_staged(endpoint->pipes[0])) << "the test shows nothing";
+        EXPECT_TRUE(channel_idle(endpoint->base.channel) && tcp_socket_is_staged(endpoint->pipes[0])) << "the test shows nothing";
         EXPECT_FALSE(transport_tcp.idle(a.transport));
         EXPECT_FALSE(done(receiving));
         gate_is_shut = closing;
@@ -171,8 +171,8 @@ TEST(TlsStream, WhatTlsStillHoldsIsWaitedForBeforeTheEnd)
             gate_is_shut = true;
             transport_tcp.disconnect(ab);
             run_for({&a, &b}, 20);
-            ASSERT_FALSE(list_is_empty(&a.inner()->endpoints)) << "it has left, and the goodbye was never said";
-            EXPECT_TRUE(channel_idle(endpoint->channel) && tcp_socket_is_staged(endpoint->pipes[0])) << "the goodbye is not there";
+            ASSERT_FALSE(list_is_empty(&a.inner()->base.all)) << "it has left, and the goodbye was never said";
+            EXPECT_TRUE(channel_idle(endpoint->base.channel) && tcp_socket_is_staged(endpoint->pipes[0])) << "the goodbye is not there";
             EXPECT_EQ(nullptr, b.closed());
             gate_is_shut = false;
             ASSERT_TRUE(run({&a, &b}, [&] { return b.closed() != nullptr; }));

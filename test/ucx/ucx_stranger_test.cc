@@ -84,7 +84,7 @@ struct Pair {
         EXPECT_EQ(QUOIT_OK, a.status) << a.text;
         EXPECT_EQ(QUOIT_OK, b.status) << b.text;
         to_b = a.connect(b.id, b.address);
-        EXPECT_TRUE(run({&a, &b}, [&] { return transport_ucx.endpoint_status(to_b) == QUOIT_OK && table_count(b.inner()->peers) == 1; }));
+        EXPECT_TRUE(run({&a, &b}, [&] { return transport_ucx.endpoint_status(to_b) == QUOIT_OK && table_count(b.inner()->base.peers) == 1; }));
         to_a = b.connect(a.id, a.address);
         EXPECT_TRUE(run({&a, &b}, [&] { return transport_ucx.endpoint_status(to_a) == QUOIT_OK; }));
     }
@@ -163,7 +163,7 @@ TEST(UcxStopped, SendsToAStoppedProcessBlockNothing)
         quoit_endpoint_t *source = nullptr;
         run({&node}, [&] {
             ucx_endpoint_t *endpoint = ucx_endpoint_find(node.inner(), {0x5eed, 1});
-            if (!source && endpoint && endpoint->life == UCX_STANDING) {
+            if (!source && endpoint && endpoint->base.life == ENDPOINT_STANDING) {
                 source = node.connect({0x5eed, 1}, node.address);
                 transport_ucx.recv(source, {1, 1}, got.data(), got.size(), &recv);
             }

@@ -44,8 +44,8 @@ static void timer_ready(tcp_transport_t *transport)
         transport->accept_at = CLOCK_NEVER;
         for (int i = 0; i < transport->listener_count; i++) tcp_socket_arm(transport->listeners[i], EPOLLIN);
     }
-    for (list_t *node = transport->endpoints.next, *next; node != &transport->endpoints; node = next) {
-        tcp_endpoint_t *endpoint = container_of(node, tcp_endpoint_t, link);
+    for (list_t *node = transport->base.all.next, *next; node != &transport->base.all; node = next) {
+        tcp_endpoint_t *endpoint = container_of(node, tcp_endpoint_t, base.node);
         next = node->next; /* waking frees at most this one */
         if (endpoint->wake <= now)
             tcp_endpoint_wake(endpoint, now);
@@ -72,10 +72,9 @@ static void tcp_close(quoit_transport_t *base)
 {
     tcp_transport_t *transport = (tcp_transport_t *)base;
     if (transport == NULL) return;
-    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next)
-        tcp_endpoint_farewell(container_of(node, tcp_endpoint_t, link));
-    while (!list_is_empty(&transport->endpoints))
-        tcp_endpoint_destroy(container_of(transport->endpoints.next, tcp_endpoint_t, link));
+    for (list_t *node = transport->base.all.next; node != &transport->base.all; node = node->next)
+        tcp_endpoint_farewell(container_of(node, tcp_endpoint_t, base.node));
+    endpoints_close(&transport->base);
     while (!list_is_empty(&transport->strangers)) tcp_socket_destroy(container_of(transport->strangers.next, tcp_socket_t, link));
     while (transport->listener_count > 0) tcp_socket_destroy(transport->listeners[--transport->listener_count]);
     tcp_socket_destroy(transport->timer);
@@ -83,7 +82,6 @@ static void tcp_close(quoit_transport_t *base)
     if (transport->epoll >= 0) close(transport->epoll);
     tls_context_destroy(transport->tls);
     secrets_destroy(transport->jobs);
-    table_destroy(transport->peers);
     free(transport);
 }
 
@@ -91,29 +89,25 @@ quoit_status_t tcp_open(const quoit_transport_environment_t *environment, const 
 {
     tcp_transport_t *transport = calloc(1, sizeof *transport);
     if (transport == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory to open the transport");
-    transport->base.ops = &transport_tcp;
-    transport->self = environment->self;
     transport->times = *times;
     transport->epoll = -1;
     transport->timer_at = transport->accept_at = CLOCK_NEVER;
     snprintf(transport->host, sizeof transport->host, "%s", environment->host != NULL ? environment->host : "?");
-    list_init(&transport->endpoints);
     list_init(&transport->strangers);
     list_init(&transport->dirty);
-    list_init(&transport->eventful);
     list_init(&transport->graveyard);
     list_init(&transport->buffered);
-    quoit_status_t status = ip_settings_limits(environment, &transport->limits, &transport->connect_ms);
+    quoit_status_t status = endpoints_open(&transport->base, &transport_tcp, &tcp_endpoint_ops, environment->self);
+    if (status == QUOIT_OK) status = ip_settings_limits(environment, &transport->limits, &transport->connect_ms);
     if (status == QUOIT_OK) status = ip_settings_interfaces(environment, "tcp", &transport->choice);
     if (status == QUOIT_OK) status = tls_context_create(environment, "tcp", &transport->tls);
     if (status == QUOIT_OK) status = open_descriptors(transport);
-    if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status == QUOIT_OK) status = secrets_create(&transport->jobs);
     if (status != QUOIT_OK) {
-        tcp_close(&transport->base);
+        tcp_close(&transport->base.handle);
         return status;
     }
-    *result = &transport->base;
+    *result = &transport->base.handle;
     return QUOIT_OK;
 }
 
@@ -141,7 +135,7 @@ static quoit_status_t tcp_probe(const quoit_transport_environment_t *environment
 static quoit_status_t tcp_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    quoit_status_t status = channel_send(endpoint->channel, key, buffer, length, transfer);
+    quoit_status_t status = channel_send(endpoint->base.channel, key, buffer, length, transfer);
     if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
     return status;
 }
@@ -149,68 +143,18 @@ static quoit_status_t tcp_send(quoit_endpoint_t *base, quoit_key_t key, const vo
 static quoit_status_t tcp_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    quoit_status_t status = channel_recv(endpoint->channel, key, buffer, length, transfer);
+    quoit_status_t status = channel_recv(endpoint->base.channel, key, buffer, length, transfer);
     if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
-    tcp_endpoint_check_parted(endpoint);
+    endpoint_check_parted(&endpoint->base);
     return status;
 }
 
 static quoit_status_t tcp_notify(quoit_endpoint_t *base, const void *data, size_t length)
 {
     tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    quoit_status_t status = channel_notify(endpoint->channel, data, length);
+    quoit_status_t status = channel_notify(endpoint->base.channel, data, length);
     if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
     return status;
-}
-
-static void tcp_cancel(quoit_transport_t *base, uint64_t comm)
-{
-    tcp_transport_t *transport = (tcp_transport_t *)base;
-    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next) {
-        tcp_endpoint_t *endpoint = container_of(node, tcp_endpoint_t, link);
-        if (endpoint->channel == NULL) continue;
-        channel_cancel(endpoint->channel, comm);
-        if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
-        tcp_endpoint_check_parted(endpoint);
-    }
-}
-
-static bool endpoint_event(tcp_endpoint_t *endpoint, quoit_event_t *event)
-{
-    const void *data;
-    size_t length;
-    *event = (quoit_event_t){.peer = endpoint->base.peer, .endpoint = &endpoint->base};
-    if (endpoint->channel != NULL && channel_next_notice(endpoint->channel, &data, &length)) {
-        event->type = QUOIT_EVENT_NOTICE;
-        event->data = data;
-        event->length = length;
-        return true;
-    }
-    tcp_endpoint_check_parted(endpoint);
-    if (endpoint->life != TCP_ENDED || endpoint->told) return false;
-    endpoint->told = true;
-    event->type = QUOIT_EVENT_CLOSED;
-    event->status = endpoint->status;
-    event->text = endpoint->text;
-    return true;
-}
-
-static bool tcp_next_event(quoit_transport_t *base, quoit_event_t *event)
-{
-    tcp_transport_t *transport = (tcp_transport_t *)base;
-    tcp_endpoint_t *last = transport->last;
-    transport->last = NULL;
-    if (last != NULL) tcp_endpoint_reap(last);
-    while (!list_is_empty(&transport->eventful)) {
-        tcp_endpoint_t *endpoint = container_of(transport->eventful.next, tcp_endpoint_t, eventful);
-        if (endpoint_event(endpoint, event)) {
-            transport->last = endpoint;
-            return true;
-        }
-        list_remove(&endpoint->eventful);
-        tcp_endpoint_reap(endpoint);
-    }
-    return false;
 }
 
 /* ---------------------------------------------------------------- progress */
@@ -251,7 +195,7 @@ static int tcp_progress(quoit_transport_t *base)
     struct epoll_event events[EVENTS_AT_ONCE];
     int done = list_is_empty(&transport->dirty) ? 0 : flush_dirty(transport);
     if (!list_is_empty(&transport->buffered)) done += tcp_read_buffered(transport);
-    bool quiet = list_is_empty(&transport->endpoints) && list_is_empty(&transport->strangers) && !transport->due;
+    bool quiet = list_is_empty(&transport->base.all) && list_is_empty(&transport->strangers) && !transport->due;
     if (quiet) { /* by the clock: calls may be far apart where processors are short, and whoever wraps this transport makes fewer of them */
         if (++transport->quiet_calls % QUIET_CALLS != 0) return done;
         uint64_t now = clock_now();
@@ -272,8 +216,8 @@ static int tcp_progress(quoit_transport_t *base)
 static bool tcp_idle(quoit_transport_t *base)
 {
     tcp_transport_t *transport = (tcp_transport_t *)base;
-    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next)
-        if (!tcp_endpoint_is_idle(container_of(node, tcp_endpoint_t, link))) return false;
+    for (list_t *node = transport->base.all.next; node != &transport->base.all; node = node->next)
+        if (!tcp_endpoint_is_idle(container_of(node, tcp_endpoint_t, base.node))) return false;
     return true;
 }
 
@@ -282,7 +226,7 @@ static int tcp_descriptor(quoit_transport_t *base) { return ((tcp_transport_t *)
 static quoit_status_t tcp_arm(quoit_transport_t *base)
 {
     tcp_transport_t *transport = (tcp_transport_t *)base;
-    bool still = list_is_empty(&transport->dirty) && list_is_empty(&transport->eventful) && list_is_empty(&transport->buffered);
+    bool still = list_is_empty(&transport->dirty) && list_is_empty(&transport->base.eventful) && list_is_empty(&transport->buffered);
     transport->due = true; /* the last look before the sleep, and the first after it, are real ones */
     return still ? QUOIT_OK : QUOIT_ERR_AGAIN;
 }
@@ -294,13 +238,7 @@ static void tcp_disarm(quoit_transport_t *transport) { ((tcp_transport_t *)trans
 static const char *tcp_describe(quoit_endpoint_t *base)
 {
     tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    return endpoint->life == TCP_COMING && endpoint->calling ? tcp_call_text(endpoint) : endpoint->description;
-}
-
-static void tcp_count(quoit_endpoint_t *base, uint64_t *sent, uint64_t *received)
-{
-    *sent = *received = 0;
-    channel_count(((tcp_endpoint_t *)base)->channel, sent, received);
+    return endpoint->base.life == ENDPOINT_COMING && endpoint->calling ? tcp_call_text(endpoint) : endpoint->base.description;
 }
 
 const quoit_transport_ops_t transport_tcp = {
@@ -315,13 +253,13 @@ const quoit_transport_ops_t transport_tcp = {
     .trust = tcp_trust,
     .distrust = tcp_distrust,
     .connect = tcp_connect,
-    .endpoint_status = tcp_endpoint_status,
-    .disconnect = tcp_disconnect,
+    .endpoint_status = endpoint_status,
+    .disconnect = endpoint_disconnect,
     .send = tcp_send,
     .recv = tcp_recv,
-    .cancel = tcp_cancel,
+    .cancel = endpoints_cancel,
     .notify = tcp_notify,
-    .next_event = tcp_next_event,
+    .next_event = endpoints_next_event,
     .progress = tcp_progress,
     .idle = tcp_idle,
     .descriptor = tcp_descriptor,
@@ -336,5 +274,5 @@ const quoit_transport_ops_t transport_tcp = {
     .attach = unmapped_attach,
     .ring = unmapped_ring,
     .describe = tcp_describe,
-    .count = tcp_count,
+    .count = endpoint_count,
 };

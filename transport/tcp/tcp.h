@@ -2,8 +2,8 @@
 /**
  * The TCP transport's own types, and what its files offer each other.
  *
- *   tcp.c             the table of calls, opening and closing, progress, the timer, events
- *   tcp_endpoint.c    an endpoint's life: asked for, standing, saying goodbye, gone
+ *   tcp.c             the table of calls, opening and closing, progress, the timer
+ *   tcp_endpoint.c    an endpoint that stands or leaves: its sockets; its life is transport/framing/endpoint.h's
  *   tcp_connect.c     the side that connects: a peer's addresses in turn, then the further sockets
  *   tcp_accept.c      the side that listens: strangers, proofs, which of two connections stays
  *   tcp_socket.c      a socket: options, epoll, bytes in and out (the channel's pipe), whether the peer's host still answers
@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/table.h"
-#include "transport/framing/channel.h"
+#include "transport/framing/endpoint.h"
 #include "transport/framing/handshake.h"
 #include "transport/framing/secrets.h"
 #include "transport/ip/ip_address.h"
@@ -107,25 +107,10 @@ typedef struct tcp_rail {
     bool told;                    /* that it was left */
 } tcp_rail_t;
 
-typedef enum tcp_life {
-    TCP_COMING,  /* not connected yet */
-    TCP_STANDING,
-    TCP_PARTED,  /* the peer said goodbye; messages that came before wait to be received */
-    TCP_LEAVING, /* disconnected here: the rest, goodbye, then the peer's end of stream */
-    TCP_ENDED    /* failed, or the peer said goodbye */
-} tcp_life_t;
-
 struct tcp_endpoint {
-    quoit_endpoint_t base;
-    list_t link, dirty, eventful; /* all endpoints; those with something to write; those with something to tell */
+    endpoint_t base;
+    list_t dirty; /* those with something to write */
     tcp_transport_t *transport;
-    tcp_life_t life;
-    int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
-    bool told; /* the CLOSED event was handed out, or is not wanted */
-    quoit_status_t status; /* ENDED: why */
-    char text[ERROR_TEXT_CAPACITY];
-    char name[TCP_TEXT_CAPACITY], description[TCP_TEXT_CAPACITY];
-    channel_t *channel; /* NULL until the limits are known */
     ip_limits_t limits;
     tcp_socket_t *pipes[CHANNEL_MAX_PIPES];
     int pipe_count;
@@ -133,7 +118,6 @@ struct tcp_endpoint {
 
     /* COMING: this side calls */
     bool calling;
-    bool left_early; /* disconnected with something unsent: leaves once it stands */
     uint64_t attempt, started, deadline, newest_try;
     tcp_target_t targets[IP_MAX_ADDRESSES];
     job_secret_t secret; /* what the calls prove; wiped when the connection stands */
@@ -156,8 +140,7 @@ struct tcp_endpoint {
 };
 
 struct tcp_transport {
-    quoit_transport_t base;
-    quoit_process_id_t self;
+    endpoints_t base;
     char host[IP_HOST_CAPACITY];
     tcp_times_t times;
     ip_limits_t limits;
@@ -168,16 +151,14 @@ struct tcp_transport {
     int listener_count;
     uint64_t timer_at, accept_at; /* what the timer is set to; when to accept again after running out of descriptors */
     tls_context_t *tls; /* NULL: plain text */
-    table_t *peers; /* process -> endpoint that is or comes */
     secrets_t *jobs;
-    list_t endpoints, strangers, dirty, eventful, graveyard;
+    list_t strangers, dirty, graveyard;
     uint64_t looked; /* when progress asked the kernel last, while there is nobody */
     unsigned quiet_calls; /* of progress, while there is nobody */
     bool due;             /* the next call of progress asks the kernel in any case */
     unsigned rails_left; /* a bit for each of the own interfaces of which a loss was told */
     list_t buffered; /* pipes with TLS that may hold what epoll does not see */
     int stranger_count;
-    tcp_endpoint_t *last; /* whose event was handed out last; may go at the next call */
 };
 
 /** As the table's open, with other times. */
@@ -259,16 +240,15 @@ void tcp_call_drop(tcp_endpoint_t *endpoint);
 const char *tcp_call_text(tcp_endpoint_t *endpoint);
 
 /* ---- tcp_endpoint.c */
-quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base);
-void tcp_disconnect(quoit_endpoint_t *base);
+extern const endpoint_ops_t tcp_endpoint_ops;
 tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id_t peer, const char *name);
-void tcp_endpoint_destroy(tcp_endpoint_t *endpoint);
-tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer);
+static inline tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer)
+{
+    return (tcp_endpoint_t *)endpoint_find(&transport->base, peer);
+}
 quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, ip_limits_t limits, bool rails);
 /** All sockets are there: the connection stands. They become the endpoint's pipes, in this order. */
 void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *sockets, int count);
-/** It ends with this thread's error text (status OK: goodbye of the peer). */
-void tcp_endpoint_end(tcp_endpoint_t *endpoint, quoit_status_t status);
 void tcp_endpoint_wake_at(tcp_endpoint_t *endpoint, uint64_t when);
 void tcp_endpoint_wake(tcp_endpoint_t *endpoint, uint64_t now);
 int tcp_pipe_ready(tcp_socket_t *pipe, uint32_t events, size_t budget);
@@ -276,9 +256,6 @@ int tcp_pipe_ready(tcp_socket_t *pipe, uint32_t events, size_t budget);
 uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint);
 void tcp_endpoint_touch(tcp_endpoint_t *endpoint); /* something to write: onto the dirty list */
 bool tcp_endpoint_is_idle(tcp_endpoint_t *endpoint);
-/** PARTED, and the last message was taken: then it ends. */
-void tcp_endpoint_check_parted(tcp_endpoint_t *endpoint);
-void tcp_endpoint_reap(tcp_endpoint_t *endpoint); /* free it if nobody needs it any more */
 void tcp_endpoint_farewell(tcp_endpoint_t *endpoint); /* for close: what can be said without waiting */
 
 /* ---- tcp_rails.c: all of it does nothing, or is not used, where an endpoint has no rails */

@@ -168,13 +168,13 @@ static void incoming_lost(tcp_endpoint_t *endpoint)
         next = node->next;
         if (socket->ended) tcp_socket_destroy(socket);
     }
-    if (endpoint->life != TCP_COMING || !list_is_empty(&endpoint->incoming)) return;
+    if (endpoint->base.life != ENDPOINT_COMING || !list_is_empty(&endpoint->incoming)) return;
     if (endpoint->calling) {
         tcp_call_step(endpoint);
     } else {
-        error_set(QUOIT_ERR_CLOSED, "tcp: %s began to connect and left", endpoint->name);
-        tcp_endpoint_end(endpoint, QUOIT_ERR_CLOSED);
-        tcp_endpoint_reap(endpoint);
+        error_set(QUOIT_ERR_CLOSED, "tcp: %s began to connect and left", endpoint->base.name);
+        endpoint_end(&endpoint->base, QUOIT_ERR_CLOSED);
+        endpoint_reap(&endpoint->base);
     }
 }
 
@@ -182,15 +182,15 @@ static void incoming_lost(tcp_endpoint_t *endpoint)
 static tcp_endpoint_t *endpoint_for(tcp_socket_t *stranger)
 {
     tcp_transport_t *transport = stranger->transport;
-    quoit_process_id_t peer = stranger->handshake->peer, self = transport->self;
+    quoit_process_id_t peer = stranger->handshake->peer, self = transport->base.self;
     tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, peer);
     if (stranger->handshake->pipe > 0)
-        return endpoint != NULL && endpoint->life == TCP_COMING && !list_is_empty(&endpoint->incoming) ? endpoint : NULL;
-    if (endpoint != NULL && endpoint->life == TCP_STANDING) {
+        return endpoint != NULL && endpoint->base.life == ENDPOINT_COMING && !list_is_empty(&endpoint->incoming) ? endpoint : NULL;
+    if (endpoint != NULL && endpoint->base.life == ENDPOINT_STANDING) {
         /* Perhaps its goodbye or its end lies unread in the old connection. */
-        for (int i = 0; i < endpoint->pipe_count && endpoint->life == TCP_STANDING; i++)
+        for (int i = 0; i < endpoint->pipe_count && endpoint->base.life == ENDPOINT_STANDING; i++)
             if (endpoint->pipes[i] != NULL) tcp_pipe_ready(endpoint->pipes[i], EPOLLIN, TCP_BUDGET);
-        if (endpoint->life == TCP_STANDING) return NULL;
+        if (endpoint->base.life == ENDPOINT_STANDING) return NULL;
         endpoint = NULL;
     }
     if (endpoint == NULL) return tcp_endpoint_create(transport, peer, NULL);
@@ -224,10 +224,10 @@ static void verdict(tcp_socket_t *stranger)
 static quoit_status_t agree_on_limits(tcp_endpoint_t *endpoint, const ip_preamble_t *preamble)
 {
     ip_limits_t ours = endpoint->transport->limits, theirs = preamble->limits;
-    if (endpoint->channel != NULL && (endpoint->rails != NULL) != preamble->rails)
+    if (endpoint->base.channel != NULL && (endpoint->rails != NULL) != preamble->rails)
         return error_set(QUOIT_ERR_PROTOCOL, "tcp: %s %s rails, this side %s; QUOIT_INTERFACE must name several interfaces on both hosts or on neither",
-                         endpoint->name, preamble->rails ? "uses" : "uses no", preamble->rails ? "none" : "does");
-    if (endpoint->channel != NULL) {
+                         endpoint->base.name, preamble->rails ? "uses" : "uses no", preamble->rails ? "none" : "does");
+    if (endpoint->base.channel != NULL) {
         ours = endpoint->limits;
         if (ours.eager_limit == theirs.eager_limit && ours.eager_pool == theirs.eager_pool && ours.segment_size == theirs.segment_size)
             return QUOIT_OK;
@@ -236,7 +236,7 @@ static quoit_status_t agree_on_limits(tcp_endpoint_t *endpoint, const ip_preambl
         return tcp_endpoint_set_limits(endpoint, theirs, preamble->rails);
     }
     return error_set(QUOIT_ERR_PROTOCOL, "tcp: %s uses other limits than agreed: eager %u, pool %u, segment %u; here %u, %u, %u",
-                     endpoint->name, theirs.eager_limit, theirs.eager_pool, theirs.segment_size, ours.eager_limit,
+                     endpoint->base.name, theirs.eager_limit, theirs.eager_pool, theirs.segment_size, ours.eager_limit,
                      ours.eager_pool, ours.segment_size);
 }
 
@@ -264,9 +264,9 @@ static void preamble_arrived(tcp_socket_t *stranger)
     ip_preamble_t preamble;
     quoit_status_t status = ip_preamble_parse(stranger->preamble, &preamble);
     if (status == QUOIT_OK && stranger->handshake->pipe == 0) {
-        size_t length = strlen(endpoint->name);
-        if (endpoint->count == 0 && strchr(endpoint->name, '(') == NULL)
-            snprintf(endpoint->name + length, sizeof endpoint->name - length, " (%s, pid %u)", preamble.host, preamble.pid);
+        size_t length = strlen(endpoint->base.name);
+        if (endpoint->base.count == 0 && strchr(endpoint->base.name, '(') == NULL)
+            snprintf(endpoint->base.name + length, sizeof endpoint->base.name - length, " (%s, pid %u)", preamble.host, preamble.pid);
         status = agree_on_limits(endpoint, &preamble);
     }
     if (status != QUOIT_OK) {
@@ -344,7 +344,7 @@ static bool give_secret(tcp_socket_t *stranger)
 {
     tcp_transport_t *transport = stranger->transport;
     const tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, stranger->handshake->peer);
-    const job_secret_t *coming = endpoint != NULL && endpoint->life == TCP_COMING ? &endpoint->secret : NULL;
+    const job_secret_t *coming = endpoint != NULL && endpoint->base.life == ENDPOINT_COMING ? &endpoint->secret : NULL;
     quoit_status_t status = secrets_answer(transport->jobs, stranger->handshake, endpoint != NULL, coming);
     if (status != QUOIT_ERR_AGAIN) return status == QUOIT_OK;
     stranger->deadline = clock_deadline(transport->connect_ms);
@@ -430,7 +430,7 @@ static void greet(tcp_transport_t *transport, int fd, const ip_name_t *remote)
         tcp_socket_destroy(stranger);
         return;
     }
-    handshake_listen(stranger->handshake, transport->self);
+    handshake_listen(stranger->handshake, transport->base.self);
     tcp_socket_set_coming(stranger);
     stranger->deadline = clock_deadline(transport->times.handshake);
     transport->stranger_count++;

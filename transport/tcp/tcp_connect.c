@@ -62,9 +62,9 @@ const char *tcp_call_text(tcp_endpoint_t *endpoint)
     char *tried = NULL;
     list_targets(endpoint, &text);
     if (text_finish(&text, &tried) == QUOIT_OK && endpoint->target_count > 0)
-        snprintf(endpoint->description, sizeof endpoint->description, "tcp, not connected yet: tried %s", tried);
+        snprintf(endpoint->base.description, sizeof endpoint->base.description, "tcp, not connected yet: tried %s", tried);
     free(tried);
-    return endpoint->description;
+    return endpoint->base.description;
 }
 
 static bool refused_by_tls(const tcp_endpoint_t *endpoint)
@@ -80,13 +80,13 @@ static void give_up(tcp_endpoint_t *endpoint, quoit_status_t status, uint64_t no
     char *tried = NULL;
     list_targets(endpoint, &text);
     quoit_status_t listed = text_finish(&text, &tried);
-    error_set(status, "tcp: cannot reach %s: tried %s during %.3g s; %s", endpoint->name, listed == QUOIT_OK ? tried : "its addresses",
+    error_set(status, "tcp: cannot reach %s: tried %s during %.3g s; %s", endpoint->base.name, listed == QUOIT_OK ? tried : "its addresses",
               (double)(now - endpoint->started) / 1e9,
               refused_by_tls(endpoint) ? "the settings QUOIT_TLS... must fit on both sides (docs/tls.md)"
                                        : "is that process still alive, and do firewalls let the hosts connect? QUOIT_INTERFACE chooses other "
                                          "addresses");
     free(tried);
-    tcp_endpoint_end(endpoint, status);
+    endpoint_end(&endpoint->base, status);
 }
 
 /* The try of this caller's address is over. A caller that was chosen, or opened after that one, takes the whole attempt with it. */
@@ -98,7 +98,7 @@ static void caller_failed(tcp_socket_t *caller, int pause_ms, const char *cause)
     if (whole && tcp_rails_pass_over(caller, cause)) return;
     char name[IP_NAME_CAPACITY];
     snprintf(target->cause, sizeof target->cause, "%s", cause);
-    log_debug("tcp", "%s at %s: %s", endpoint->name, ip_name_text(&target->name, name), cause);
+    log_debug("tcp", "%s at %s: %s", endpoint->base.name, ip_name_text(&target->name, name), cause);
     if (target->retry_ms == 0) target->retry_ms = endpoint->transport->times.retry_least;
     target->retry_at = clock_after(clock_now(), pause_ms > 0 ? pause_ms : target->retry_ms);
     target->retry_ms *= 2;
@@ -217,7 +217,7 @@ void tcp_call_step(tcp_endpoint_t *endpoint)
     bool gone = all_refuse(endpoint);
     if (gone || now >= endpoint->deadline || all_hopeless(endpoint)) {
         give_up(endpoint, gone ? QUOIT_ERR_PEER : now >= endpoint->deadline ? QUOIT_ERR_TIMEOUT : QUOIT_ERR_NETWORK, now);
-        tcp_endpoint_reap(endpoint);
+        endpoint_reap(&endpoint->base);
         return;
     }
     for (list_t *node = endpoint->callers.next; node != &endpoint->callers; node = node->next) {
@@ -242,7 +242,7 @@ static bool begin_handshake(tcp_socket_t *caller)
     tcp_endpoint_t *endpoint = caller->endpoint;
     handshake_t *handshake = malloc(sizeof *handshake);
     if (handshake == NULL || !tcp_socket_begin_tls(caller, false) ||
-        handshake_connect(handshake, endpoint->secret.job, endpoint->transport->self, endpoint->base.peer, (uint16_t)endpoint->limits.sockets,
+        handshake_connect(handshake, endpoint->secret.job, endpoint->transport->base.self, endpoint->base.handle.peer, (uint16_t)endpoint->limits.sockets,
                           (uint16_t)caller->pipe, endpoint->secret.bytes, endpoint->secret.length) != QUOIT_OK) {
         free(handshake);
         caller_failed(caller, 0, "memory is short");
@@ -382,7 +382,7 @@ void tcp_call_ready(tcp_socket_t *caller, uint32_t events)
     } else {
         caller_step(caller);
     }
-    if (endpoint->life == TCP_COMING && endpoint->calling) tcp_call_step(endpoint);
+    if (endpoint->base.life == ENDPOINT_COMING && endpoint->calling) tcp_call_step(endpoint);
 }
 
 /* ---------------------------------------------------------------- the table's call */
@@ -392,7 +392,7 @@ static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t
     tcp_transport_t *transport = endpoint->transport;
     quoit_status_t status = random_bytes(&endpoint->attempt, sizeof endpoint->attempt);
     bool rails = transport->choice.rails > 1 && ip_address_rails(address) > 1;
-    if (status == QUOIT_OK && endpoint->channel == NULL)
+    if (status == QUOIT_OK && endpoint->base.channel == NULL)
         status = tcp_endpoint_set_limits(endpoint, ip_limits_least(transport->limits, address->limits), rails);
     if (status != QUOIT_OK) return status;
     endpoint->target_count = address->count;
@@ -401,7 +401,7 @@ static quoit_status_t begin_calling(tcp_endpoint_t *endpoint, const quoit_peer_t
     endpoint->started = clock_now();
     endpoint->deadline = clock_deadline(peer->timeout_ms > 0 ? peer->timeout_ms : transport->connect_ms);
     endpoint->calling = true;
-    endpoint->count = 1;
+    endpoint->base.count = 1;
     return QUOIT_OK;
 }
 
@@ -410,15 +410,12 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     tcp_transport_t *transport = (tcp_transport_t *)base;
     tcp_endpoint_t *endpoint = tcp_endpoint_find(transport, peer->process);
     ip_address_t address;
-    if (endpoint != NULL && (endpoint->life == TCP_STANDING || endpoint->calling)) {
-        if (endpoint->left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
-        if (endpoint->count == 0 && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
-        endpoint->count++;
-        endpoint->left_early = false;
-        *result = &endpoint->base;
+    if (endpoint != NULL && (endpoint->base.life == ENDPOINT_STANDING || endpoint->calling)) {
+        if (endpoint->base.left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
+        endpoint_join(&endpoint->base, peer, result);
         return QUOIT_OK;
     }
-    if (process_same(peer->process, transport->self))
+    if (process_same(peer->process, transport->base.self))
         return error_set(QUOIT_ERR_INVALID, "tcp: a process does not connect to itself");
     if (!secrets_has(transport->jobs, peer->job))
         return error_set(QUOIT_ERR_INVALID, "tcp: no secret is known for job %016llx", (unsigned long long)peer->job);
@@ -427,14 +424,14 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     bool fresh = endpoint == NULL;
     if (fresh) endpoint = tcp_endpoint_create(transport, peer->process, peer->name);
     if (endpoint == NULL) return QUOIT_ERR_NO_MEMORY;
-    if (!fresh && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
+    if (!fresh && peer->name != NULL) snprintf(endpoint->base.name, sizeof endpoint->base.name, "%s", peer->name);
     status = begin_calling(endpoint, peer, &address);
     if (status != QUOIT_OK) {
-        if (fresh) tcp_endpoint_destroy(endpoint);
+        if (fresh) endpoint_destroy(&endpoint->base);
         return status;
     }
     (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret); /* it is there: see above */
     tcp_call_step(endpoint);
-    *result = &endpoint->base;
+    *result = &endpoint->base.handle;
     return QUOIT_OK;
 }

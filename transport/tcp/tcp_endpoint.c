@@ -1,27 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An endpoint's life
- *
- *   connect, or a peer's first      all sockets are there           the peer's goodbye
- *   socket   ------->  COMING  --------------------->  STANDING  --------------------->  PARTED
- *                        |                               |   |                             |  its last message was received
- *                        |  deadline; nobody is there    |   |  something broke            v
- *                        '-------------------------------|---'---------------------->  ENDED, told by one event
- *                                                        |
- *                                                        |  disconnected here
- *                                                        v
- *                                                     LEAVING, freed with the last socket
- *
- * COMING: tcp_connect.c calls the peer, or tcp_accept.c collects the sockets of a peer that called.
+ * An endpoint of tcp: its sockets, writing and reading them, whether the peer's host still answers. Its life is told in
+ * transport/framing/endpoint.h; COMING: tcp_connect.c calls the peer, or tcp_accept.c collects the sockets of a peer that called.
  *
  * LEAVING: what is queued goes out, then the goodbye, then shutdown(SHUT_WR); the peer's bytes are read and dropped until its end
- * of stream. Closing earlier would make the kernel answer the peer's next bytes with a reset, which can destroy ours on their way.
+ * of stream, and the endpoint is freed with its last socket. Closing earlier would make the kernel answer the peer's next bytes with a reset,
+ * which can destroy ours on their way.
  */
 #include "base/log.h"
 #include "transport/tcp/tcp.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,39 +26,14 @@ tcp_endpoint_t *tcp_endpoint_create(tcp_transport_t *transport, quoit_process_id
         error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for an endpoint");
         return NULL;
     }
-    endpoint->base.transport = &transport->base;
-    endpoint->base.peer = peer;
     endpoint->transport = transport;
     endpoint->wake = CLOCK_NEVER;
-    list_init(&endpoint->link);
     list_init(&endpoint->dirty);
-    list_init(&endpoint->eventful);
     list_init(&endpoint->callers);
     list_init(&endpoint->incoming);
-    if (name != NULL)
-        snprintf(endpoint->name, sizeof endpoint->name, "%s", name);
-    else
-        snprintf(endpoint->name, sizeof endpoint->name, "process %016" PRIx64 "%016" PRIx64, peer.high, peer.low);
-    snprintf(endpoint->description, sizeof endpoint->description, "tcp, not connected yet");
-    if (table_put(transport->peers, process_key(peer), endpoint) != QUOIT_OK) {
-        free(endpoint);
-        return NULL;
-    }
-    list_append(&transport->endpoints, &endpoint->link);
-    return endpoint;
-}
-
-tcp_endpoint_t *tcp_endpoint_find(const tcp_transport_t *transport, quoit_process_id_t peer)
-{
-    return table_get(transport->peers, process_key(peer));
-}
-
-/* New connections with this peer get another endpoint. */
-static void forget_peer(tcp_endpoint_t *endpoint)
-{
-    quoit_process_id_t peer = endpoint->base.peer;
-    if (tcp_endpoint_find(endpoint->transport, peer) == endpoint)
-        table_take(endpoint->transport->peers, process_key(peer));
+    if (endpoint_create(&endpoint->base, &transport->base, peer, name) == QUOIT_OK) return endpoint;
+    free(endpoint);
+    return NULL;
 }
 
 static void destroy_sockets(list_t *list)
@@ -86,36 +50,43 @@ static void close_pipes(tcp_endpoint_t *endpoint)
     endpoint->pipe_count = 0;
 }
 
-void tcp_endpoint_destroy(tcp_endpoint_t *endpoint)
+/* No socket is left of it. */
+static void release(endpoint_t *base)
 {
-    if (endpoint == NULL) return;
-    forget_peer(endpoint);
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    endpoint->wake = CLOCK_NEVER;
+    list_remove(&endpoint->dirty);
     tcp_call_drop(endpoint);
-    job_secret_wipe(&endpoint->secret);
     destroy_sockets(&endpoint->incoming);
     close_pipes(endpoint);
-    free(endpoint->rails);
-    list_remove(&endpoint->link);
-    list_remove(&endpoint->dirty);
-    list_remove(&endpoint->eventful);
-    if (endpoint->transport->last == endpoint) endpoint->transport->last = NULL;
-    if (endpoint->channel != NULL) {
-        if (channel_status(endpoint->channel) == QUOIT_OK) {
-            error_set(QUOIT_ERR_CLOSED, "tcp: the connection with %s was closed here", endpoint->name);
-            channel_fail(endpoint->channel, QUOIT_ERR_CLOSED);
-        }
-        channel_destroy(endpoint->channel);
-    }
-    free(endpoint);
 }
 
-void tcp_endpoint_reap(tcp_endpoint_t *endpoint)
+static void touch_if_standing(endpoint_t *base)
 {
-    tcp_transport_t *transport = endpoint->transport;
-    if (endpoint->count > 0 || endpoint == transport->last) return;
-    bool gone = endpoint->life == TCP_ENDED && endpoint->told;
-    bool left = endpoint->life == TCP_LEAVING && endpoint->pipe_count == 0;
-    if (gone || left) tcp_endpoint_destroy(endpoint);
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
+}
+
+static void freed(endpoint_t *base)
+{
+    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
+    job_secret_wipe(&endpoint->secret);
+    free(endpoint->rails);
+}
+
+const endpoint_ops_t tcp_endpoint_ops = {
+    .name = "tcp",
+    .touch = touch_if_standing,
+    .leaving = endpoint_nothing,
+    .parted = release,
+    .released = release,
+    .forgotten = endpoint_nothing,
+    .freed = freed,
+};
+
+static void end_if_left(tcp_endpoint_t *endpoint)
+{
+    if (endpoint->pipe_count == 0) endpoint_left(&endpoint->base);
 }
 
 quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, ip_limits_t limits, bool rails)
@@ -128,7 +99,7 @@ quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, ip_limits_t lim
     if (rails) endpoint->rails = calloc(IP_MAX_ADDRESSES, sizeof *endpoint->rails);
     if (rails && endpoint->rails == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "tcp: no memory for the rails of a connection");
     endpoint->sockets = limits.sockets;
-    quoit_status_t status = channel_create(&config, endpoint->name, &endpoint->channel);
+    quoit_status_t status = channel_create(&config, endpoint->base.name, &endpoint->base.channel);
     if (status == QUOIT_OK) endpoint->limits = limits;
     return status;
 }
@@ -138,17 +109,6 @@ quoit_status_t tcp_endpoint_set_limits(tcp_endpoint_t *endpoint, ip_limits_t lim
 void tcp_endpoint_touch(tcp_endpoint_t *endpoint)
 {
     if (list_is_empty(&endpoint->dirty)) list_append(&endpoint->transport->dirty, &endpoint->dirty);
-}
-
-/* Nobody here wants it any more: the rest goes out, then the goodbye. */
-static void leave(tcp_endpoint_t *endpoint)
-{
-    endpoint->life = TCP_LEAVING;
-    endpoint->told = true;
-    list_remove(&endpoint->eventful);
-    forget_peer(endpoint);
-    channel_close(endpoint->channel);
-    tcp_endpoint_touch(endpoint);
 }
 
 void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *sockets, int count)
@@ -172,17 +132,14 @@ void tcp_endpoint_establish(tcp_endpoint_t *endpoint, tcp_socket_t *const *socke
     for (int i = 0; i < count; i++) tcp_pipe_keep_reading(sockets[i]); /* TLS may have read more than was asked for */
     tcp_call_drop(endpoint);
     destroy_sockets(&endpoint->incoming);
-    endpoint->life = TCP_STANDING;
     endpoint->wake = CLOCK_NEVER;
     const tls_session_t *tls = endpoint->pipes[0]->tls;
-    snprintf(endpoint->description, sizeof endpoint->description, "tcp %s via %s, %d socket%s%s%s",
+    snprintf(endpoint->base.description, sizeof endpoint->base.description, "tcp %s via %s, %d socket%s%s%s",
              ip_name_text(&endpoint->pipes[0]->remote, remote), tcp_socket_interface(endpoint->pipes[0], interface), count, count == 1 ? "" : "s",
              tls != NULL ? ", " : "", tls != NULL ? tls_session_description(tls) : "");
-    channel_open(endpoint->channel, endpoint->name, pipes, count);
+    channel_open(endpoint->base.channel, endpoint->base.name, pipes, count);
     if (endpoint->rails != NULL) tcp_rails_establish(endpoint);
-    tcp_endpoint_touch(endpoint);
-    log_debug("tcp", "connected with %s: %s", endpoint->name, endpoint->description);
-    if (endpoint->left_early) leave(endpoint);
+    endpoint_stand(&endpoint->base);
 }
 
 static void watch(tcp_endpoint_t *endpoint)
@@ -241,7 +198,7 @@ static bool look_at_rails(tcp_endpoint_t *endpoint)
     bool more = false;
     tcp_rails_look(endpoint);
     for (int i = 0; i < endpoint->pipe_count; i++)
-        if (endpoint->pipes[i] != NULL && channel_wants_write(endpoint->channel, i)) {
+        if (endpoint->pipes[i] != NULL && channel_wants_write(endpoint->base.channel, i)) {
             tcp_socket_t *pipe = endpoint->pipes[i];
             if (!pipe->blocked) more = true;
             if (pipe->blocked && pipe->write_error == 0) tcp_socket_arm(pipe, EPOLLIN | EPOLLOUT);
@@ -255,74 +212,31 @@ uint64_t tcp_endpoint_flush(tcp_endpoint_t *endpoint)
     bool more = false, freed = false;
     list_remove(&endpoint->dirty);
     if (endpoint->pipe_count == 0 || endpoint->shut) return 0;
-    channel_count(endpoint->channel, &before, &received);
+    channel_count(endpoint->base.channel, &before, &received);
     for (int i = 0; i < endpoint->pipe_count; i++) {
         tcp_socket_t *pipe = endpoint->pipes[i];
         if (pipe == NULL) continue;
         if (!pipe->blocked && tcp_socket_is_staged(pipe)) freed = tcp_socket_flush(pipe) == 0 || freed;
-        if (!pipe->blocked && channel_wants_write(endpoint->channel, i)) channel_write(endpoint->channel, i, TCP_BUDGET / 2);
-        bool wants = channel_wants_write(endpoint->channel, i) || tcp_socket_is_staged(pipe);
+        if (!pipe->blocked && channel_wants_write(endpoint->base.channel, i)) channel_write(endpoint->base.channel, i, TCP_BUDGET / 2);
+        bool wants = channel_wants_write(endpoint->base.channel, i) || tcp_socket_is_staged(pipe);
         if (wants && !pipe->blocked) more = true;
         tcp_socket_arm(pipe, wants && pipe->blocked && pipe->write_error == 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     }
     if (endpoint->rails != NULL) more = look_at_rails(endpoint) || more;
-    channel_count(endpoint->channel, &after, &received);
-    quoit_status_t status = channel_status(endpoint->channel);
-    if (endpoint->life == TCP_STANDING && status != QUOIT_OK) {
-        tcp_endpoint_end(endpoint, status);
+    channel_count(endpoint->base.channel, &after, &received);
+    quoit_status_t status = channel_status(endpoint->base.channel);
+    if (endpoint->base.life == ENDPOINT_STANDING && status != QUOIT_OK) {
+        endpoint_end(&endpoint->base, status);
         return after - before;
     }
     if (after > before || freed) watch(endpoint);
-    if (endpoint->life == TCP_LEAVING && (status != QUOIT_OK || (channel_idle(endpoint->channel) && !is_staged(endpoint)))) {
+    if (endpoint->base.life == ENDPOINT_LEAVING && (status != QUOIT_OK || (channel_idle(endpoint->base.channel) && !is_staged(endpoint)))) {
         shut_down(endpoint);
-        tcp_endpoint_reap(endpoint);
+        end_if_left(endpoint);
     } else if (more) {
         tcp_endpoint_touch(endpoint);
     }
     return after - before;
-}
-
-void tcp_endpoint_end(tcp_endpoint_t *endpoint, quoit_status_t status)
-{
-    if (endpoint->life == TCP_ENDED) return;
-    bool stood = endpoint->life != TCP_COMING, waited = endpoint->count > 0;
-    if (status == QUOIT_OK)
-        snprintf(endpoint->text, sizeof endpoint->text, "tcp: %s said goodbye", endpoint->name);
-    else
-        snprintf(endpoint->text, sizeof endpoint->text, "%s%s", strncmp(error_text(), "tcp: ", 5) == 0 ? "" : "tcp: ", error_text());
-    endpoint->status = status;
-    endpoint->life = TCP_ENDED;
-    endpoint->wake = CLOCK_NEVER;
-    if (endpoint->channel != NULL && channel_status(endpoint->channel) == QUOIT_OK) {
-        error_set(status == QUOIT_OK ? QUOIT_ERR_CLOSED : status, "%s", endpoint->text);
-        channel_fail(endpoint->channel, status == QUOIT_OK ? QUOIT_ERR_CLOSED : status);
-    }
-    forget_peer(endpoint);
-    tcp_call_drop(endpoint);
-    destroy_sockets(&endpoint->incoming);
-    close_pipes(endpoint);
-    list_remove(&endpoint->dirty);
-    if (stood || waited) {
-        if (list_is_empty(&endpoint->eventful)) list_append(&endpoint->transport->eventful, &endpoint->eventful);
-    } else {
-        endpoint->told = true; /* nobody knows it */
-    }
-}
-
-/* Nothing more can come or go, but what came may wait. */
-static void part(tcp_endpoint_t *endpoint)
-{
-    endpoint->life = TCP_PARTED;
-    endpoint->wake = CLOCK_NEVER;
-    forget_peer(endpoint);
-    close_pipes(endpoint);
-    list_remove(&endpoint->dirty);
-    tcp_endpoint_check_parted(endpoint);
-}
-
-void tcp_endpoint_check_parted(tcp_endpoint_t *endpoint)
-{
-    if (endpoint->life == TCP_PARTED && channel_peer_closed(endpoint->channel)) tcp_endpoint_end(endpoint, QUOIT_OK);
 }
 
 /* Readable, but the channel wanted nothing: it has had the goodbye of this pipe, and what is there is the end of the stream. */
@@ -341,25 +255,25 @@ static void mute_at_end(tcp_socket_t *pipe)
 static int leaving_ready(tcp_socket_t *pipe, size_t budget)
 {
     tcp_endpoint_t *endpoint = pipe->endpoint;
-    if (!endpoint->shut && channel_status(endpoint->channel) == QUOIT_OK) {
+    if (!endpoint->shut && channel_status(endpoint->base.channel) == QUOIT_OK) {
         const void *data;
         size_t length;
         pipe->dry = false;
-        int handled = channel_read(endpoint->channel, pipe->pipe, budget);
+        int handled = channel_read(endpoint->base.channel, pipe->pipe, budget);
         if (endpoint->rails != NULL) tcp_rails_look(endpoint);
         if (handled == 0 && pipe->kind == TCP_PIPE)
             mute_at_end(pipe);
         else if (pipe->kind == TCP_PIPE)
             tcp_pipe_keep_reading(pipe);
-        while (channel_next_notice(endpoint->channel, &data, &length)) {}
-        if (channel_status(endpoint->channel) != QUOIT_OK)
+        while (channel_next_notice(endpoint->base.channel, &data, &length)) {}
+        if (channel_status(endpoint->base.channel) != QUOIT_OK)
             close_pipes(endpoint); /* the peer left too: it needs nothing more */
         else
             tcp_endpoint_touch(endpoint);
     } else if (tcp_socket_drain(pipe, budget)) {
         remove_pipe(endpoint, pipe);
     }
-    tcp_endpoint_reap(endpoint);
+    end_if_left(endpoint);
     return 1;
 }
 
@@ -373,16 +287,16 @@ int tcp_pipe_ready(tcp_socket_t *pipe, uint32_t events, size_t budget)
         done++;
     }
     if (!(events & (EPOLLIN | EPOLLERR | EPOLLHUP | EPOLLRDHUP))) return done;
-    if (endpoint->life == TCP_LEAVING) return done + leaving_ready(pipe, budget);
+    if (endpoint->base.life == ENDPOINT_LEAVING) return done + leaving_ready(pipe, budget);
     pipe->dry = false;
-    int handled = channel_read(endpoint->channel, pipe->pipe, budget);
-    if (list_is_empty(&endpoint->eventful)) list_append(&endpoint->transport->eventful, &endpoint->eventful);
-    quoit_status_t status = channel_status(endpoint->channel);
+    int handled = channel_read(endpoint->base.channel, pipe->pipe, budget);
+    endpoint_eventful(&endpoint->base);
+    quoit_status_t status = channel_status(endpoint->base.channel);
     if (endpoint->rails != NULL) tcp_rails_look(endpoint);
     if (status == QUOIT_ERR_CLOSED)
-        part(endpoint);
+        endpoint_part(&endpoint->base);
     else if (status != QUOIT_OK)
-        tcp_endpoint_end(endpoint, status);
+        endpoint_end(&endpoint->base, status);
     else if (handled == 0 && pipe->kind == TCP_PIPE)
         mute_at_end(pipe);
     else
@@ -410,10 +324,10 @@ static void standing_wake(tcp_endpoint_t *endpoint, uint64_t now)
         if (tcp_socket_is_silent(pipe, now, endpoint->rails != NULL ? tcp_rails_silence(endpoint, pipe) : endpoint->transport->times.silence)) {
             if (endpoint->rails != NULL && tcp_rails_lose(endpoint, pipe)) continue;
             char remote[IP_NAME_CAPACITY];
-            tcp_endpoint_end(endpoint, error_set(QUOIT_ERR_NETWORK,
+            endpoint_end(&endpoint->base, error_set(QUOIT_ERR_NETWORK,
                                                  "tcp: %s (%s) has acknowledged nothing for %.3g s while %zu bytes wait; its host is down "
                                                  "or the link to it is cut",
-                                                 endpoint->name, ip_name_text(&pipe->remote, remote),
+                                                 endpoint->base.name, ip_name_text(&pipe->remote, remote),
                                                  endpoint->transport->times.silence / 1e3, tcp_socket_unacknowledged(pipe)));
             return;
         }
@@ -437,8 +351,7 @@ static void leaving_wake(tcp_endpoint_t *endpoint, uint64_t now)
         tcp_socket_t *pipe = endpoint->pipes[i];
         if (pipe == NULL || !tcp_socket_is_silent(pipe, now, endpoint->rails != NULL ? tcp_rails_silence(endpoint, pipe) : endpoint->transport->times.silence)) continue;
         if (endpoint->rails != NULL && !endpoint->shut && tcp_rails_lose(endpoint, pipe)) continue;
-        close_pipes(endpoint); /* nobody is there to hear the rest */
-        tcp_endpoint_reap(endpoint);
+        endpoint_left(&endpoint->base); /* nobody is there to hear the rest */
         return;
     }
     if (!endpoint->flushed) tcp_endpoint_wake_at(endpoint, now + (endpoint->shut ? LEAVE_LOOK_MS : 1000) * (uint64_t)1000000);
@@ -459,21 +372,21 @@ static void drop_late_incoming(tcp_endpoint_t *endpoint, uint64_t now)
 void tcp_endpoint_wake(tcp_endpoint_t *endpoint, uint64_t now)
 {
     endpoint->wake = CLOCK_NEVER;
-    switch (endpoint->life) {
-    case TCP_COMING:
+    switch (endpoint->base.life) {
+    case ENDPOINT_COMING:
         drop_late_incoming(endpoint, now);
         if (endpoint->calling) {
             tcp_call_step(endpoint);
         } else if (list_is_empty(&endpoint->incoming)) {
-            error_set(QUOIT_ERR_TIMEOUT, "tcp: %s began to connect and did not finish", endpoint->name);
-            tcp_endpoint_end(endpoint, QUOIT_ERR_TIMEOUT);
-            tcp_endpoint_reap(endpoint);
+            error_set(QUOIT_ERR_TIMEOUT, "tcp: %s began to connect and did not finish", endpoint->base.name);
+            endpoint_end(&endpoint->base, QUOIT_ERR_TIMEOUT);
+            endpoint_reap(&endpoint->base);
         }
         break;
-    case TCP_STANDING: standing_wake(endpoint, now); break;
-    case TCP_LEAVING: leaving_wake(endpoint, now); break;
-    case TCP_PARTED:
-    case TCP_ENDED: break;
+    case ENDPOINT_STANDING: standing_wake(endpoint, now); break;
+    case ENDPOINT_LEAVING: leaving_wake(endpoint, now); break;
+    case ENDPOINT_PARTED:
+    case ENDPOINT_ENDED: break;
     }
 }
 
@@ -481,59 +394,24 @@ void tcp_endpoint_wake(tcp_endpoint_t *endpoint, uint64_t now)
 
 bool tcp_endpoint_is_idle(tcp_endpoint_t *endpoint)
 {
-    if (endpoint->life == TCP_STANDING || (endpoint->life == TCP_COMING && endpoint->calling))
-        return channel_idle(endpoint->channel) && !is_staged(endpoint);
-    if (endpoint->life != TCP_LEAVING || endpoint->flushed) return true;
+    if (endpoint->base.life == ENDPOINT_STANDING || (endpoint->base.life == ENDPOINT_COMING && endpoint->calling))
+        return channel_idle(endpoint->base.channel) && !is_staged(endpoint);
+    if (endpoint->base.life != ENDPOINT_LEAVING || endpoint->flushed) return true;
     if (endpoint->shut) endpoint->flushed = all_acknowledged(endpoint);
     return endpoint->flushed;
 }
 
-void tcp_disconnect(quoit_endpoint_t *base)
-{
-    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    if (endpoint->count > 0) endpoint->count--;
-    if (endpoint->count > 0) return;
-    if (endpoint->life == TCP_STANDING) {
-        leave(endpoint);
-    } else if (endpoint->life == TCP_COMING) {
-        /* What was sent already is done for its sender, and must still arrive. */
-        endpoint->left_early = !channel_idle(endpoint->channel);
-        if (!endpoint->left_early) tcp_endpoint_destroy(endpoint);
-    } else {
-        if (endpoint->life == TCP_PARTED) tcp_endpoint_end(endpoint, QUOIT_OK);
-        endpoint->told = true;
-        list_remove(&endpoint->eventful);
-        tcp_endpoint_reap(endpoint);
-    }
-}
-
 void tcp_endpoint_farewell(tcp_endpoint_t *endpoint)
 {
-    if (endpoint->life == TCP_STANDING) {
-        channel_close(endpoint->channel);
-        endpoint->life = TCP_LEAVING;
-    }
-    if (endpoint->life != TCP_LEAVING) return;
+    if (endpoint->base.life == ENDPOINT_STANDING) endpoint_leave(&endpoint->base);
+    if (endpoint->base.life != ENDPOINT_LEAVING) return;
     for (int i = 0; i < endpoint->pipe_count && !endpoint->shut; i++)
-        while (endpoint->pipes[i] != NULL && !endpoint->pipes[i]->blocked && channel_status(endpoint->channel) == QUOIT_OK &&
-               channel_wants_write(endpoint->channel, i))
-            channel_write(endpoint->channel, i, TCP_BUDGET);
+        while (endpoint->pipes[i] != NULL && !endpoint->pipes[i]->blocked && channel_status(endpoint->base.channel) == QUOIT_OK &&
+               channel_wants_write(endpoint->base.channel, i))
+            channel_write(endpoint->base.channel, i, TCP_BUDGET);
     for (int i = 0; i < endpoint->pipe_count; i++) {
         if (endpoint->pipes[i] == NULL) continue;
         say_end(endpoint->pipes[i]);
         tcp_socket_drain(endpoint->pipes[i], 16u << 20); /* unread bytes would turn close() into a reset */
     }
-}
-
-quoit_status_t tcp_endpoint_status(quoit_endpoint_t *base)
-{
-    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    switch (endpoint->life) {
-    case TCP_COMING: return QUOIT_IN_PROGRESS;
-    case TCP_STANDING:
-    case TCP_PARTED: return QUOIT_OK;
-    case TCP_LEAVING: return error_set(QUOIT_ERR_CLOSED, "tcp: the connection with %s was closed here", endpoint->name);
-    case TCP_ENDED: break;
-    }
-    return error_set(endpoint->status == QUOIT_OK ? QUOIT_ERR_CLOSED : endpoint->status, "%s", endpoint->text);
 }

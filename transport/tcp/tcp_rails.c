@@ -98,7 +98,7 @@ bool tcp_rails_pass_over(tcp_socket_t *caller, const char *cause)
     if (endpoint->rails == NULL || caller->pipe == 0 || target->rail == first->rail) return false;
     int own = facing(endpoint->transport, target);
     log_warn("tcp", "rail %s to %s of %s is not used: %s; the others carry its part",
-             own >= 0 ? endpoint->transport->choice.chosen[own].name : "?", ip_name_text(&target->name, name), endpoint->name, cause);
+             own >= 0 ? endpoint->transport->choice.chosen[own].name : "?", ip_name_text(&target->name, name), endpoint->base.name, cause);
     endpoint->bad_rails |= 1u << target->rail;
     count_sockets(endpoint);
     tcp_call_drop(endpoint);
@@ -143,20 +143,20 @@ void tcp_rails_establish(tcp_endpoint_t *endpoint)
         known = known && pipe->mbps > 0;
         name_rail(endpoint, pipe);
     }
-    size_t used = 0, capacity = sizeof endpoint->description;
-    used = (size_t)snprintf(endpoint->description, capacity, "tcp, %d sockets", endpoint->pipe_count);
+    size_t used = 0, capacity = sizeof endpoint->base.description;
+    used = (size_t)snprintf(endpoint->base.description, capacity, "tcp, %d sockets", endpoint->pipe_count);
     for (int i = 0; i < endpoint->pipe_count; i++) {
         const tcp_socket_t *pipe = endpoint->pipes[i];
         uint32_t weight = known ? pipe->mbps * 16 / (uint32_t)sockets[pipe->rail] : 1;
-        channel_weigh(endpoint->channel, i, weight);
+        channel_weigh(endpoint->base.channel, i, weight);
         bool first = true;
         for (int k = 0; k < i; k++) first = first && endpoint->pipes[k]->rail != pipe->rail;
         if (first && used < capacity)
-            used += (size_t)snprintf(endpoint->description + used, capacity - used, "%s rail %s %u Mb/s", i > 0 ? "," : "",
+            used += (size_t)snprintf(endpoint->base.description + used, capacity - used, "%s rail %s %u Mb/s", i > 0 ? "," : "",
                                      endpoint->rails[pipe->rail].text, pipe->mbps);
     }
     const tls_session_t *tls = endpoint->pipes[0]->tls;
-    if (tls != NULL && used < capacity) snprintf(endpoint->description + used, capacity - used, ", %s", tls_session_description(tls));
+    if (tls != NULL && used < capacity) snprintf(endpoint->base.description + used, capacity - used, ", %s", tls_session_description(tls));
 }
 
 /* Is there another rail than this pipe's? */
@@ -181,7 +181,7 @@ static void tell(tcp_endpoint_t *endpoint, int number, const char *cause)
     unsigned bit = 1u << rail->own;
     if (rail->told) return;
     rail->told = true;
-    log_write(transport->rails_left & bit ? LOG_INFO : LOG_WARN, "tcp", "rail %s of %s is left: %s; the others carry its part", rail->text, endpoint->name,
+    log_write(transport->rails_left & bit ? LOG_INFO : LOG_WARN, "tcp", "rail %s of %s is left: %s; the others carry its part", rail->text, endpoint->base.name,
               cause);
     transport->rails_left |= bit;
 }
@@ -190,7 +190,7 @@ void tcp_rails_look(tcp_endpoint_t *endpoint)
 {
     for (int i = 0; i < endpoint->pipe_count; i++) {
         const char *cause = "";
-        channel_pipe_state_t state = channel_pipe_state(endpoint->channel, i, &cause);
+        channel_pipe_state_t state = channel_pipe_state(endpoint->base.channel, i, &cause);
         if (state == CHANNEL_PIPE_GOOD) continue;
         if (endpoint->pipes[i] != NULL) {
             endpoint->lost_rail[i] = (int8_t)endpoint->pipes[i]->rail;
@@ -199,7 +199,7 @@ void tcp_rails_look(tcp_endpoint_t *endpoint)
             tcp_endpoint_touch(endpoint); /* word of it */
         }
         /* When the peer's process has died all rails end, one after the other: only its answer tells that it was the rail. */
-        if (state == CHANNEL_PIPE_LOST && channel_status(endpoint->channel) == QUOIT_OK) tell(endpoint, endpoint->lost_rail[i], cause);
+        if (state == CHANNEL_PIPE_LOST && channel_status(endpoint->base.channel) == QUOIT_OK) tell(endpoint, endpoint->lost_rail[i], cause);
     }
 }
 
@@ -209,7 +209,7 @@ bool tcp_rails_lose(tcp_endpoint_t *endpoint, const tcp_socket_t *pipe)
     if (!has_other(endpoint, rail)) return false;
     error_set(QUOIT_ERR_NETWORK, "nothing was acknowledged for %.3g s; the link is cut, or an interface or the host is down", endpoint->transport->times.rail / 1e3);
     for (int i = 0; i < endpoint->pipe_count; i++)
-        if (endpoint->pipes[i] != NULL && endpoint->pipes[i]->rail == rail) channel_lose(endpoint->channel, i, QUOIT_ERR_NETWORK);
+        if (endpoint->pipes[i] != NULL && endpoint->pipes[i]->rail == rail) channel_lose(endpoint->base.channel, i, QUOIT_ERR_NETWORK);
     tcp_rails_look(endpoint);
     tcp_endpoint_touch(endpoint);
     return true;

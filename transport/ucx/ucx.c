@@ -46,10 +46,10 @@ static int timer_ready(ucx_transport_t *transport)
     ssize_t got = read(transport->timer, &expirations, sizeof expirations);
     (void)got; /* not yet, by a hair: it is set anew below */
     transport->timer_at = CLOCK_NEVER;
-    for (list_t *node = transport->endpoints.next, *next; node != &transport->endpoints; node = next) {
-        ucx_endpoint_t *endpoint = container_of(node, ucx_endpoint_t, node);
+    for (list_t *node = transport->base.all.next, *next; node != &transport->base.all; node = next) {
+        ucx_endpoint_t *endpoint = container_of(node, ucx_endpoint_t, base.node);
         next = node->next; /* a step frees at most this one */
-        if (endpoint->life == UCX_COMING && endpoint->calling) ucx_call_step(endpoint, now);
+        if (endpoint->base.life == ENDPOINT_COMING && endpoint->calling) ucx_call_step(endpoint, now);
     }
     for (list_t *node = transport->links.next, *next; node != &transport->links; node = next) {
         ucx_link_t *link = container_of(node, ucx_link_t, node);
@@ -139,28 +139,41 @@ static quoit_status_t open_descriptors(ucx_transport_t *transport)
 static void wind_up(ucx_transport_t *transport)
 {
     uint64_t deadline = clock_deadline(CLOSE_MS);
-    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next)
-        ucx_endpoint_farewell(container_of(node, ucx_endpoint_t, node));
+    for (list_t *node = transport->base.all.next; node != &transport->base.all; node = node->next)
+        if (container_of(node, endpoint_t, node)->life == ENDPOINT_STANDING) endpoint_leave(container_of(node, endpoint_t, node));
     bool busy = true;
     while (busy && clock_now() < deadline) {
-        transport->base.ops->progress(&transport->base);
+        transport->base.handle.ops->progress(&transport->base.handle);
         busy = false;
-        for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next)
-            busy = busy || container_of(node, ucx_endpoint_t, node)->life == UCX_LEAVING;
+        for (list_t *node = transport->base.all.next; node != &transport->base.all; node = node->next)
+            busy = busy || container_of(node, endpoint_t, node)->life == ENDPOINT_LEAVING;
         for (list_t *node = transport->links.next; node != &transport->links; node = node->next) {
             ucx_link_t *link = container_of(node, ucx_link_t, node);
             busy = busy || (link->kind == UCX_FAREWELL && !ucx_link_flush(link));
         }
     }
-    while (!list_is_empty(&transport->endpoints))
-        ucx_endpoint_destroy(container_of(transport->endpoints.next, ucx_endpoint_t, node));
+    endpoints_close(&transport->base);
     while (!list_is_empty(&transport->links)) ucx_link_destroy(container_of(transport->links.next, ucx_link_t, node));
-    for (int i = 0; i < transport->request_count; i++)
-        transport->ucx->ucp_listener_reject(transport->requests[i].listener->handle, transport->requests[i].handle);
-    transport->request_count = 0;
-    for (int i = 0; i < transport->listener_count; i++) transport->ucx->ucp_listener_destroy(transport->listeners[i].handle);
     deadline = clock_deadline(CLOSE_MS);
     while (transport->closing > 0 && clock_now() < deadline) transport->ucx->ucp_worker_progress(transport->worker);
+    for (int i = 0; i < transport->request_count; i++) /* no more come: they do in progress only */
+        transport->ucx->ucp_listener_reject(transport->requests[i].listener->handle, transport->requests[i].handle);
+    transport->request_count = 0;
+}
+
+/* What UCX's thread may be using is left as it is, for ever, where that thread cannot be held. */
+static void close_ucx(ucx_transport_t *transport)
+{
+    const ucx_library_t *ucx = transport->ucx;
+    ucx_hold_t hold;
+    if (ucx_thread_hold(ucx, &hold) != QUOIT_OK) {
+        log_warn("ucx", "%s; its listeners and its worker are left open", error_text());
+        return;
+    }
+    for (int i = 0; i < transport->listener_count; i++) ucx->ucp_listener_destroy(transport->listeners[i].handle);
+    ucx->ucp_worker_destroy(transport->worker);
+    ucx_thread_release(&hold);
+    ucx->ucp_cleanup(transport->context);
 }
 
 static void ucx_close(quoit_transport_t *base)
@@ -169,14 +182,14 @@ static void ucx_close(quoit_transport_t *base)
     if (!transport) return;
     if (transport->worker) {
         wind_up(transport);
-        transport->ucx->ucp_worker_destroy(transport->worker);
+        close_ucx(transport);
+    } else if (transport->context) {
+        transport->ucx->ucp_cleanup(transport->context);
     }
-    if (transport->context) transport->ucx->ucp_cleanup(transport->context);
     if (transport->epoll >= 0) close(transport->epoll);
     if (transport->timer >= 0) close(transport->timer);
     ucx_pool_destroy(transport);
     secrets_destroy(transport->jobs);
-    table_destroy(transport->peers);
     table_destroy(transport->eps);
     free(transport);
 }
@@ -188,30 +201,27 @@ static quoit_status_t ucx_open(const quoit_transport_environment_t *environment,
     if (status != QUOIT_OK) return status;
     ucx_transport_t *transport = calloc(1, sizeof *transport);
     if (!transport) return error_set(QUOIT_ERR_NO_MEMORY, "ucx: no memory to open the transport");
-    transport->base.ops = &transport_ucx;
-    transport->self = environment->self;
     transport->ucx = ucx;
     transport->epoll = transport->timer = -1;
     transport->timer_at = CLOCK_NEVER;
     snprintf(transport->host, sizeof transport->host, "%s", environment->host ? environment->host : "?");
-    list_t *lists[] = {&transport->endpoints, &transport->links,      &transport->ready,      &transport->eventful,
-                       &transport->orphans,   &transport->free_tasks, &transport->free_chunks};
+    list_t *lists[] = {&transport->links, &transport->ready, &transport->orphans, &transport->free_tasks, &transport->free_chunks};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) list_init(lists[i]);
-    status = ip_settings_limits(environment, &transport->limits, &transport->connect_ms);
+    status = endpoints_open(&transport->base, &transport_ucx, &ucx_endpoint_ops, environment->self);
+    if (status == QUOIT_OK) status = ip_settings_limits(environment, &transport->limits, &transport->connect_ms);
     transport->limits.sockets = 1;
     if (status == QUOIT_OK) status = ip_settings_interfaces(environment, "ucx", &transport->choice);
     if (status == QUOIT_OK) status = choose_family(transport);
-    if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status == QUOIT_OK) status = secrets_create(&transport->jobs);
     if (status == QUOIT_OK) status = table_create(&transport->eps);
     if (status == QUOIT_OK) status = open_context(transport);
     if (status == QUOIT_OK) status = open_worker(transport);
     if (status == QUOIT_OK) status = open_descriptors(transport);
     if (status != QUOIT_OK) {
-        ucx_close(&transport->base);
+        ucx_close(&transport->base.handle);
         return status;
     }
-    *result = &transport->base;
+    *result = &transport->base.handle;
     return QUOIT_OK;
 }
 
@@ -233,7 +243,7 @@ static void touch(ucx_endpoint_t *endpoint)
 static quoit_status_t ucx_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     ucx_endpoint_t *endpoint = (ucx_endpoint_t *)base;
-    quoit_status_t status = channel_send(endpoint->channel, key, buffer, length, transfer);
+    quoit_status_t status = channel_send(endpoint->base.channel, key, buffer, length, transfer);
     touch(endpoint);
     return status;
 }
@@ -241,65 +251,18 @@ static quoit_status_t ucx_send(quoit_endpoint_t *base, quoit_key_t key, const vo
 static quoit_status_t ucx_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     ucx_endpoint_t *endpoint = (ucx_endpoint_t *)base;
-    quoit_status_t status = channel_recv(endpoint->channel, key, buffer, length, transfer);
+    quoit_status_t status = channel_recv(endpoint->base.channel, key, buffer, length, transfer);
     touch(endpoint);
-    ucx_endpoint_check_parted(endpoint);
+    endpoint_check_parted(&endpoint->base);
     return status;
 }
 
 static quoit_status_t ucx_notify(quoit_endpoint_t *base, const void *data, size_t length)
 {
     ucx_endpoint_t *endpoint = (ucx_endpoint_t *)base;
-    quoit_status_t status = channel_notify(endpoint->channel, data, length);
+    quoit_status_t status = channel_notify(endpoint->base.channel, data, length);
     touch(endpoint);
     return status;
-}
-
-static void ucx_cancel(quoit_transport_t *base, uint64_t comm)
-{
-    ucx_transport_t *transport = (ucx_transport_t *)base;
-    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next) {
-        ucx_endpoint_t *endpoint = container_of(node, ucx_endpoint_t, node);
-        if (!endpoint->channel) continue;
-        channel_cancel(endpoint->channel, comm);
-        touch(endpoint);
-        ucx_endpoint_check_parted(endpoint);
-    }
-}
-
-static bool endpoint_event(ucx_endpoint_t *endpoint, quoit_event_t *event)
-{
-    *event = (quoit_event_t){.peer = endpoint->base.peer, .endpoint = &endpoint->base};
-    if (endpoint->channel && channel_next_notice(endpoint->channel, &event->data, &event->length)) {
-        event->type = QUOIT_EVENT_NOTICE;
-        touch(endpoint); /* credit may have to go back */
-        return true;
-    }
-    ucx_endpoint_check_parted(endpoint);
-    if (endpoint->life != UCX_ENDED || endpoint->told) return false;
-    endpoint->told = true;
-    event->type = QUOIT_EVENT_CLOSED;
-    event->status = endpoint->status;
-    event->text = endpoint->text;
-    return true;
-}
-
-static bool ucx_next_event(quoit_transport_t *base, quoit_event_t *event)
-{
-    ucx_transport_t *transport = (ucx_transport_t *)base;
-    ucx_endpoint_t *last = transport->last;
-    transport->last = NULL;
-    if (last) ucx_endpoint_reap(last);
-    while (!list_is_empty(&transport->eventful)) {
-        ucx_endpoint_t *endpoint = container_of(transport->eventful.next, ucx_endpoint_t, eventful);
-        if (endpoint_event(endpoint, event)) {
-            transport->last = endpoint;
-            return true;
-        }
-        list_remove(&endpoint->eventful);
-        ucx_endpoint_reap(endpoint);
-    }
-    return false;
 }
 
 /* ---------------------------------------------------------------- progress */
@@ -338,8 +301,8 @@ static bool ucx_idle(quoit_transport_t *base)
 {
     ucx_transport_t *transport = (ucx_transport_t *)base;
     bool idle = true;
-    for (list_t *node = transport->endpoints.next; node != &transport->endpoints; node = node->next)
-        idle = ucx_endpoint_is_idle(container_of(node, ucx_endpoint_t, node)) && idle; /* each begins to flush */
+    for (list_t *node = transport->base.all.next; node != &transport->base.all; node = node->next)
+        idle = ucx_endpoint_is_idle(container_of(node, ucx_endpoint_t, base.node)) && idle; /* each begins to flush */
     for (list_t *node = transport->links.next; node != &transport->links; node = node->next) {
         ucx_link_t *link = container_of(node, ucx_link_t, node);
         if (link->kind == UCX_FAREWELL) idle = ucx_link_flush(link) && idle;
@@ -352,7 +315,7 @@ static int ucx_descriptor(quoit_transport_t *base) { return ((ucx_transport_t *)
 static quoit_status_t ucx_arm(quoit_transport_t *base)
 {
     ucx_transport_t *transport = (ucx_transport_t *)base;
-    if (!list_is_empty(&transport->ready) || !list_is_empty(&transport->eventful) || transport->request_count > 0)
+    if (!list_is_empty(&transport->ready) || !list_is_empty(&transport->base.eventful) || transport->request_count > 0)
         return QUOIT_ERR_AGAIN;
     return transport->ucx->ucp_worker_arm(transport->worker) == UCS_OK ? QUOIT_OK : QUOIT_ERR_AGAIN;
 }
@@ -360,14 +323,6 @@ static quoit_status_t ucx_arm(quoit_transport_t *base)
 static void ucx_disarm(quoit_transport_t *transport) { (void)transport; }
 
 /* ---------------------------------------------------------------- the table */
-
-static const char *ucx_describe(quoit_endpoint_t *base) { return ((ucx_endpoint_t *)base)->description; }
-
-static void ucx_count(quoit_endpoint_t *base, uint64_t *sent, uint64_t *received)
-{
-    *sent = *received = 0;
-    channel_count(((ucx_endpoint_t *)base)->channel, sent, received);
-}
 
 const quoit_transport_ops_t transport_ucx = {
     .abi = QUOIT_TRANSPORT_ABI,
@@ -381,13 +336,13 @@ const quoit_transport_ops_t transport_ucx = {
     .trust = ucx_trust,
     .distrust = ucx_distrust,
     .connect = ucx_connect,
-    .endpoint_status = ucx_endpoint_status,
-    .disconnect = ucx_disconnect,
+    .endpoint_status = endpoint_status,
+    .disconnect = endpoint_disconnect,
     .send = ucx_send,
     .recv = ucx_recv,
-    .cancel = ucx_cancel,
+    .cancel = endpoints_cancel,
     .notify = ucx_notify,
-    .next_event = ucx_next_event,
+    .next_event = endpoints_next_event,
     .progress = ucx_progress,
     .idle = ucx_idle,
     .descriptor = ucx_descriptor,
@@ -401,6 +356,6 @@ const quoit_transport_ops_t transport_ucx = {
     .export_memory = unmapped_export,
     .attach = unmapped_attach,
     .ring = unmapped_ring,
-    .describe = ucx_describe,
-    .count = ucx_count,
+    .describe = endpoint_describe,
+    .count = endpoint_count,
 };

@@ -2,10 +2,11 @@
 /**
  * The UCX transport's own types, and what its files offer each other.
  *
- *   ucx.c           the table of calls, opening and closing, progress, the timer, events
- *   ucx_endpoint.c  an endpoint's life: asked for, standing, saying goodbye, gone
+ *   ucx.c           the table of calls, opening and closing, progress, the timer
+ *   ucx_endpoint.c  an endpoint that stands or leaves; its life is transport/framing/endpoint.h's
  *   ucx_connect.c   the side that connects       ucx_accept.c   the side that listens; jobs' secrets
  *   ucx_link.c      a connection of UCX as a byte pipe: active messages out and in, flushing, closing
+ *   ucx_thread.c    UCX's own thread, held still while we close
  *   ucx_library.c   UCX itself, opened at run time
  *
  * A link is one connection of UCX. It belongs to nobody while its peer has proved nothing, then to an endpoint, and at the end to
@@ -18,13 +19,15 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/table.h"
-#include "transport/framing/channel.h"
+#include "transport/framing/endpoint.h"
 #include "transport/framing/handshake.h"
 #include "transport/framing/secrets.h"
 #include "transport/ip/ip_settings.h"
 #include "transport/process.h"
 #include "transport/ucx/ucx_header.h"
 #include "transport/ucx/ucx_library.h"
+
+#include <pthread.h>
 
 enum {
     UCX_MAX_STRANGERS = 64,          /* connections that have proved nothing yet */
@@ -101,31 +104,14 @@ typedef struct ucx_target {
     char cause[96]; /* how the newest try ended; "": none ended */
 } ucx_target_t;
 
-typedef enum ucx_life {
-    UCX_COMING,   /* not connected yet */
-    UCX_STANDING,
-    UCX_PARTED,   /* the peer said goodbye; messages that came before wait to be received */
-    UCX_LEAVING,  /* disconnected here: the rest, goodbye, the last message, then the peer's receipt */
-    UCX_ENDED     /* failed, or the peer said goodbye */
-} ucx_life_t;
-
 struct ucx_endpoint {
-    quoit_endpoint_t base;
-    list_t node, eventful; /* all endpoints; those with something to tell */
+    endpoint_t base;
     ucx_transport_t *transport;
-    ucx_life_t life;
-    int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
-    bool told; /* the CLOSED event was handed out, or is not wanted */
-    quoit_status_t status; /* ENDED: why */
-    char text[ERROR_TEXT_CAPACITY];
-    char name[UCX_TEXT_CAPACITY], description[UCX_TEXT_CAPACITY];
-    channel_t *channel; /* NULL until the limits are known */
     ip_limits_t limits;
     ucx_link_t *link; /* STANDING, LEAVING */
 
     /* COMING */
     bool calling;
-    bool left_early; /* disconnected with something unsent: leaves once it stands */
     uint64_t started, deadline, next_try;
     job_secret_t secret; /* what the calls prove; wiped when the connection stands */
     ucx_target_t targets[IP_MAX_ADDRESSES];
@@ -141,8 +127,7 @@ typedef struct ucx_listener {
 } ucx_listener_t;
 
 struct ucx_transport {
-    quoit_transport_t base;
-    quoit_process_id_t self;
+    endpoints_t base;
     char host[IP_HOST_CAPACITY];
     const ucx_library_t *ucx;
     ip_limits_t limits;
@@ -159,15 +144,14 @@ struct ucx_transport {
         ucx_listener_t *listener;
     } requests[UCX_MAX_STRANGERS]; /* to be accepted */
     int request_count;
-    table_t *peers, *eps; /* process -> endpoint that is or comes; ucp_ep_h -> link */
+    table_t *eps; /* ucp_ep_h -> link */
     secrets_t *jobs;
-    list_t endpoints, links, ready, eventful, orphans;
+    list_t links, ready, orphans;
     list_t free_tasks, free_chunks;
     int free_task_count;
     int stranger_count;
-    size_t backlog;       /* bytes in all `received` lists */
+    size_t backlog; /* bytes in all `received` lists */
     int closing;          /* connections that UCX is still closing */
-    ucx_endpoint_t *last; /* whose event was handed out last; may go at the next call */
 };
 
 /* ---- ucx.c */
@@ -194,6 +178,23 @@ void ucx_pool_destroy(ucx_transport_t *transport);
 const char *ucx_link_cause(const ucx_link_t *link); /* UCX's text for why it broke */
 extern const pipe_ops_t ucx_pipe_ops; /* pipe: ucx_link_t * */
 
+/* ---- ucx_thread.c */
+/** UCX's own thread while it stands still. */
+typedef struct ucx_hold {
+    const ucx_library_t *ucx;
+    int fd;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    bool there, over;
+} ucx_hold_t;
+
+/**
+ * On return UCX's thread is between two callbacks and stays there until it is released, for all workers of this process: so be quick. A second
+ * one waits for the first. On failure nothing is held.
+ */
+quoit_status_t ucx_thread_hold(const ucx_library_t *ucx, ucx_hold_t *hold);
+void ucx_thread_release(ucx_hold_t *hold);
+
 /* ---- ucx_accept.c */
 quoit_status_t ucx_listen(quoit_transport_t *base, void *address, size_t *length);
 quoit_status_t ucx_trust(quoit_transport_t *base, uint64_t job, const void *secret, size_t length);
@@ -214,21 +215,17 @@ void ucx_call_drop(ucx_endpoint_t *endpoint);
 bool ucx_handshake_move(ucx_link_t *link);
 
 /* ---- ucx_endpoint.c */
+extern const endpoint_ops_t ucx_endpoint_ops;
 ucx_endpoint_t *ucx_endpoint_create(ucx_transport_t *transport, quoit_process_id_t peer, const char *name);
-void ucx_endpoint_destroy(ucx_endpoint_t *endpoint);
-ucx_endpoint_t *ucx_endpoint_find(const ucx_transport_t *transport, quoit_process_id_t peer);
+static inline ucx_endpoint_t *ucx_endpoint_find(const ucx_transport_t *transport, quoit_process_id_t peer)
+{
+    return (ucx_endpoint_t *)endpoint_find(&transport->base, peer);
+}
 quoit_status_t ucx_endpoint_set_limits(ucx_endpoint_t *endpoint, ip_limits_t limits);
 void ucx_endpoint_establish(ucx_endpoint_t *endpoint, ucx_link_t *link);
-/** It ends with this thread's error text (status OK: goodbye of the peer). */
-void ucx_endpoint_end(ucx_endpoint_t *endpoint, quoit_status_t status);
 size_t ucx_pipe_step(ucx_link_t *pipe); /* bytes moved, about */
 void ucx_farewell_begin(ucx_link_t *link, int ms); /* it is nobody's from now on */
 void ucx_farewell_step(ucx_link_t *link);
 bool ucx_endpoint_is_idle(ucx_endpoint_t *endpoint);
-void ucx_endpoint_check_parted(ucx_endpoint_t *endpoint);
-void ucx_endpoint_reap(ucx_endpoint_t *endpoint);
-void ucx_endpoint_farewell(ucx_endpoint_t *endpoint); /* for close */
-quoit_status_t ucx_endpoint_status(quoit_endpoint_t *base);
-void ucx_disconnect(quoit_endpoint_t *base);
 
 #endif

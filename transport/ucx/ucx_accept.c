@@ -45,14 +45,14 @@ static void incoming_lost(ucx_link_t *link, const char *cause)
     ucx_endpoint_t *endpoint = link->endpoint;
     if (endpoint->incoming == link) endpoint->incoming = NULL;
     ucx_link_destroy(link);
-    if (endpoint->life != UCX_COMING) return;
+    if (endpoint->base.life != ENDPOINT_COMING) return;
     if (endpoint->calling) {
         ucx_call_step(endpoint, clock_now());
         return;
     }
-    error_set(QUOIT_ERR_TIMEOUT, "ucx: %s began to connect and did not finish: %s", endpoint->name, cause);
-    ucx_endpoint_end(endpoint, QUOIT_ERR_TIMEOUT);
-    ucx_endpoint_reap(endpoint);
+    error_set(QUOIT_ERR_TIMEOUT, "ucx: %s began to connect and did not finish: %s", endpoint->base.name, cause);
+    endpoint_end(&endpoint->base, QUOIT_ERR_TIMEOUT);
+    endpoint_reap(&endpoint->base);
 }
 
 void ucx_stranger_overdue(ucx_link_t *stranger)
@@ -78,7 +78,7 @@ static bool give_secret(ucx_link_t *stranger)
 {
     ucx_transport_t *transport = stranger->transport;
     const ucx_endpoint_t *endpoint = ucx_endpoint_find(transport, stranger->handshake->peer);
-    const job_secret_t *coming = endpoint && endpoint->life == UCX_COMING ? &endpoint->secret : NULL;
+    const job_secret_t *coming = endpoint && endpoint->base.life == ENDPOINT_COMING ? &endpoint->secret : NULL;
     quoit_status_t status = secrets_answer(transport->jobs, stranger->handshake, endpoint != NULL, coming);
     if (status != QUOIT_ERR_AGAIN) return status == QUOIT_OK;
     stranger->deadline = clock_deadline(transport->connect_ms);
@@ -96,8 +96,8 @@ static bool verdict(ucx_link_t *stranger)
     ucx_transport_t *transport = stranger->transport;
     quoit_process_id_t peer = stranger->handshake->peer;
     ucx_endpoint_t *endpoint = ucx_endpoint_find(transport, peer);
-    if (endpoint && endpoint->life == UCX_STANDING) return false;
-    bool ours_stays = endpoint && endpoint->caller && endpoint->caller->proved && process_is_lower(transport->self, peer);
+    if (endpoint && endpoint->base.life == ENDPOINT_STANDING) return false;
+    bool ours_stays = endpoint && endpoint->caller && endpoint->caller->proved && process_is_lower(transport->base.self, peer);
     if (!endpoint) endpoint = ucx_endpoint_create(transport, peer, NULL);
     if (ours_stays || !endpoint) {
         handshake_refuse(stranger->handshake, HANDSHAKE_REASON_TIE);
@@ -126,13 +126,13 @@ void ucx_strangers_look(ucx_transport_t *transport, quoit_process_id_t peer)
 
 static quoit_status_t agree_on_limits(ucx_endpoint_t *endpoint, ip_limits_t theirs)
 {
-    ip_limits_t ours = endpoint->channel ? endpoint->limits : endpoint->transport->limits;
+    ip_limits_t ours = endpoint->base.channel ? endpoint->limits : endpoint->transport->limits;
     bool same = ours.eager_limit == theirs.eager_limit && ours.eager_pool == theirs.eager_pool && ours.segment_size == theirs.segment_size;
     bool within = theirs.eager_limit <= ours.eager_limit && theirs.eager_pool <= ours.eager_pool && theirs.segment_size <= ours.segment_size;
-    if (endpoint->channel && same) return QUOIT_OK;
-    if (!endpoint->channel && within) return ucx_endpoint_set_limits(endpoint, theirs);
+    if (endpoint->base.channel && same) return QUOIT_OK;
+    if (!endpoint->base.channel && within) return ucx_endpoint_set_limits(endpoint, theirs);
     return error_set(QUOIT_ERR_PROTOCOL, "ucx: %s uses other limits than agreed: eager %u, pool %u, segment %u; here %u, %u, %u",
-                     endpoint->name, theirs.eager_limit, theirs.eager_pool, theirs.segment_size, ours.eager_limit,
+                     endpoint->base.name, theirs.eager_limit, theirs.eager_pool, theirs.segment_size, ours.eager_limit,
                      ours.eager_pool, ours.segment_size);
 }
 
@@ -147,9 +147,9 @@ static void read_preamble(ucx_link_t *incoming)
         return;
     }
     quoit_status_t status = ip_preamble_parse(incoming->preamble, &preamble);
-    size_t length = strlen(endpoint->name);
-    if (status == QUOIT_OK && endpoint->count == 0 && !strchr(endpoint->name, '('))
-        snprintf(endpoint->name + length, sizeof endpoint->name - length, " (%s, pid %u)", preamble.host, preamble.pid);
+    size_t length = strlen(endpoint->base.name);
+    if (status == QUOIT_OK && endpoint->base.count == 0 && !strchr(endpoint->base.name, '('))
+        snprintf(endpoint->base.name + length, sizeof endpoint->base.name - length, " (%s, pid %u)", preamble.host, preamble.pid);
     if (status == QUOIT_OK) status = agree_on_limits(endpoint, preamble.limits);
     if (status == QUOIT_OK) {
         ucx_endpoint_establish(endpoint, incoming);
@@ -213,7 +213,7 @@ static void accept_request(ucx_transport_t *transport, ucx_listener_t *listener,
     stranger->remote.any.sa_family = AF_INET;
     if (known && about.client_address.ss_family == AF_INET6) memcpy(&stranger->remote.v6, &about.client_address, sizeof stranger->remote.v6);
     if (known && about.client_address.ss_family == AF_INET) memcpy(&stranger->remote.v4, &about.client_address, sizeof stranger->remote.v4);
-    handshake_listen(stranger->handshake, transport->self);
+    handshake_listen(stranger->handshake, transport->base.self);
     stranger->deadline = clock_deadline(UCX_HANDSHAKE_MS);
     ucx_transport_wake_at(transport, stranger->deadline);
     if (ucx_link_open(stranger, &parameters) != QUOIT_OK) {

@@ -36,9 +36,9 @@ static void give_up(ucx_endpoint_t *endpoint, quoit_status_t status, uint64_t no
     error_set(status,
               "ucx: cannot reach %s: tried %s during %.3g s; is that process still alive, do firewalls let the hosts connect, and do "
               "UCX_TLS and UCX_NET_DEVICES leave something that joins them? QUOIT_INTERFACE chooses other addresses",
-              endpoint->name, listed == QUOIT_OK ? tried : "its addresses", (double)(now - endpoint->started) / 1e9);
+              endpoint->base.name, listed == QUOIT_OK ? tried : "its addresses", (double)(now - endpoint->started) / 1e9);
     free(tried);
-    ucx_endpoint_end(endpoint, status);
+    endpoint_end(&endpoint->base, status);
 }
 
 /* The caller is not destroyed here: it may still have something to say. */
@@ -47,7 +47,7 @@ static void target_failed(ucx_endpoint_t *endpoint, ucx_target_t *target, int pa
     char name[IP_NAME_CAPACITY];
     uint64_t now = clock_now();
     snprintf(target->cause, sizeof target->cause, "%s", cause);
-    log_debug("ucx", "%s at %s: %s", endpoint->name, ip_name_text(&target->name, name), cause);
+    log_debug("ucx", "%s at %s: %s", endpoint->base.name, ip_name_text(&target->name, name), cause);
     if (target->retry_ms == 0) target->retry_ms = RETRY_LEAST_MS;
     target->retry_at = clock_after(now, pause_ms > 0 ? pause_ms : target->retry_ms);
     target->retry_ms = target->retry_ms * 2 < RETRY_MOST_MS ? target->retry_ms * 2 : RETRY_MOST_MS;
@@ -69,7 +69,7 @@ static quoit_status_t start_caller(ucx_endpoint_t *endpoint, int address)
     caller->endpoint = endpoint;
     caller->remote = *name;
     caller->address = address;
-    quoit_status_t status = handshake_connect(caller->handshake, endpoint->secret.job, transport->self, endpoint->base.peer, 1, 0, endpoint->secret.bytes,
+    quoit_status_t status = handshake_connect(caller->handshake, endpoint->secret.job, transport->base.self, endpoint->base.handle.peer, 1, 0, endpoint->secret.bytes,
                                               endpoint->secret.length);
     if (status == QUOIT_OK) status = ucx_link_open(caller, &parameters);
     if (status != QUOIT_OK) {
@@ -106,7 +106,7 @@ void ucx_call_step(ucx_endpoint_t *endpoint, uint64_t now)
     uint64_t wake = endpoint->deadline;
     if (now >= endpoint->deadline || all_hopeless(endpoint)) {
         give_up(endpoint, now >= endpoint->deadline ? QUOIT_ERR_TIMEOUT : QUOIT_ERR_NETWORK, now);
-        ucx_endpoint_reap(endpoint);
+        endpoint_reap(&endpoint->base);
         return;
     }
     if (endpoint->caller && !endpoint->caller->proved && endpoint->target_count > 1 && endpoint->next_try <= now) {
@@ -186,7 +186,7 @@ void ucx_caller_step(ucx_link_t *caller)
 static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t *peer, const ip_address_t *address)
 {
     ucx_transport_t *transport = endpoint->transport;
-    if (!endpoint->channel) {
+    if (!endpoint->base.channel) {
         quoit_status_t status = ucx_endpoint_set_limits(endpoint, ip_limits_least(transport->limits, address->limits));
         if (status != QUOIT_OK) return status;
     }
@@ -198,7 +198,7 @@ static quoit_status_t begin_calling(ucx_endpoint_t *endpoint, const quoit_peer_t
     endpoint->started = clock_now();
     endpoint->deadline = clock_deadline(peer->timeout_ms > 0 ? peer->timeout_ms : transport->connect_ms);
     endpoint->calling = true;
-    endpoint->count = 1;
+    endpoint->base.count = 1;
     return QUOIT_OK;
 }
 
@@ -207,15 +207,12 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     ucx_transport_t *transport = (ucx_transport_t *)base;
     ucx_endpoint_t *endpoint = ucx_endpoint_find(transport, peer->process);
     ip_address_t address;
-    if (endpoint && (endpoint->life == UCX_STANDING || endpoint->calling)) {
-        if (endpoint->left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
-        if (endpoint->count == 0 && peer->name) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
-        endpoint->count++;
-        endpoint->left_early = false;
-        *result = &endpoint->base;
+    if (endpoint && (endpoint->base.life == ENDPOINT_STANDING || endpoint->calling)) {
+        if (endpoint->base.left_early) (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret);
+        endpoint_join(&endpoint->base, peer, result);
         return QUOIT_OK;
     }
-    if (process_same(peer->process, transport->self))
+    if (process_same(peer->process, transport->base.self))
         return error_set(QUOIT_ERR_INVALID, "ucx: a process does not connect to itself");
     if (!secrets_has(transport->jobs, peer->job))
         return error_set(QUOIT_ERR_INVALID, "ucx: no secret is known for job %016" PRIx64, peer->job);
@@ -224,14 +221,14 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
     bool fresh = !endpoint;
     if (fresh) endpoint = ucx_endpoint_create(transport, peer->process, peer->name);
     if (!endpoint) return QUOIT_ERR_NO_MEMORY;
-    if (!fresh && peer->name) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
+    if (!fresh && peer->name) snprintf(endpoint->base.name, sizeof endpoint->base.name, "%s", peer->name);
     status = begin_calling(endpoint, peer, &address);
     if (status != QUOIT_OK) {
-        if (fresh) ucx_endpoint_destroy(endpoint);
+        if (fresh) endpoint_destroy(&endpoint->base);
         return status;
     }
     (void)secrets_copy(transport->jobs, peer->job, &endpoint->secret); /* it is there: see above */
     ucx_call_step(endpoint, clock_now());
-    *result = &endpoint->base;
+    *result = &endpoint->base.handle;
     return QUOIT_OK;
 }

@@ -13,6 +13,7 @@
 #include "quoit/quoit_transport.h"
 
 #include <ucp/api/ucp.h>
+#include <ucs/async/async_fwd.h>
 
 /* name of the function; all must be there */
 #define UCX_FUNCTION_LIST(FUNCTION) \
@@ -41,6 +42,8 @@
     FUNCTION(ucp_am_send_nbx) \
     FUNCTION(ucp_am_data_release) \
     FUNCTION(ucp_request_free) \
+    FUNCTION(ucs_async_set_event_handler) \
+    FUNCTION(ucs_async_remove_handler) \
     FUNCTION(ucs_status_string)
 
 typedef struct ucx_library {

@@ -48,76 +48,25 @@ static quoit_status_t verbs_send(quoit_endpoint_t *base, quoit_key_t key, const 
 {
     verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
     verbs_endpoint_wake(endpoint);
-    return channel_send(endpoint->channel, key, buffer, length, transfer);
+    return channel_send(endpoint->base.channel, key, buffer, length, transfer);
 }
 
 static quoit_status_t verbs_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
 {
     verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
     verbs_endpoint_wake(endpoint);
-    quoit_status_t status = channel_recv(endpoint->channel, key, buffer, length, transfer);
-    verbs_endpoint_check_parted(endpoint);
+    quoit_status_t status = channel_recv(endpoint->base.channel, key, buffer, length, transfer);
+    endpoint_check_parted(&endpoint->base);
     return status;
 }
 
 static quoit_status_t verbs_notify(quoit_endpoint_t *base, const void *data, size_t length)
 {
     verbs_endpoint_wake((verbs_endpoint_t *)base);
-    return channel_notify(((verbs_endpoint_t *)base)->channel, data, length);
+    return channel_notify(((verbs_endpoint_t *)base)->base.channel, data, length);
 }
 
-static void verbs_cancel(quoit_transport_t *base, uint64_t comm)
-{
-    verbs_transport_t *transport = own(base);
-    for (list_t *link = transport->endpoints.next, *next; link != &transport->endpoints; link = next) {
-        verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-        next = link->next;
-        verbs_endpoint_wake(endpoint);
-        channel_cancel(endpoint->channel, comm);
-        verbs_endpoint_check_parted(endpoint);
-    }
-}
-
-/* ---------------------------------------------------------------- events */
-
-static bool endpoint_event(verbs_endpoint_t *endpoint, quoit_event_t *event)
-{
-    const void *data;
-    size_t length;
-    *event = (quoit_event_t){.peer = endpoint->base.peer, .endpoint = &endpoint->base};
-    verbs_endpoint_wake(endpoint); /* the notice that was shown last gives its credit back */
-    if (channel_next_notice(endpoint->channel, &data, &length)) {
-        event->type = QUOIT_EVENT_NOTICE;
-        event->data = data;
-        event->length = length;
-        return true;
-    }
-    verbs_endpoint_check_parted(endpoint);
-    if (endpoint->life != VERBS_ENDED || endpoint->told) return false;
-    endpoint->told = true;
-    event->type = QUOIT_EVENT_CLOSED;
-    event->status = endpoint->status;
-    event->text = endpoint->text;
-    return true;
-}
-
-static bool verbs_next_event(quoit_transport_t *base, quoit_event_t *event)
-{
-    verbs_transport_t *transport = own(base);
-    verbs_endpoint_t *last = transport->last;
-    transport->last = NULL;
-    if (last != NULL) verbs_endpoint_reap(last);
-    while (!list_is_empty(&transport->eventful)) {
-        verbs_endpoint_t *endpoint = container_of(transport->eventful.next, verbs_endpoint_t, eventful);
-        if (endpoint_event(endpoint, event)) {
-            transport->last = endpoint;
-            return true;
-        }
-        list_remove(&endpoint->eventful);
-        verbs_endpoint_reap(endpoint);
-    }
-    return false;
-}
+/* ---------------------------------------------------------------- events of devices */
 
 static const char *event_meaning(enum ibv_event_type type)
 {
@@ -148,14 +97,14 @@ static void take_event(verbs_transport_t *transport, verbs_rail_t *rail, enum ib
 {
     log_write(type == IBV_EVENT_DEVICE_FATAL || type == IBV_EVENT_CQ_ERR ? LOG_ERROR : LOG_INFO, "verbs", "%s: %s (event %d)",
               rail->chosen.device, event_meaning(type), (int)type);
-    for (list_t *place = transport->endpoints.next; place != &transport->endpoints; place = place->next) {
-        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, link);
+    for (list_t *place = transport->base.all.next; place != &transport->base.all; place = place->next) {
+        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, base.node);
         for (int i = 0; i < endpoint->links; i++) {
             verbs_link_t *link = &endpoint->link_of[i];
             if (!ends_link(rail, link, type, cq, port)) continue;
             if (cq != NULL) link->cq->room = 0; /* nobody joins it any more */
-            verbs_link_break(link, error_set(QUOIT_ERR_SYSTEM, "verbs: %s (%s): %s of this host reports: %s (event %d)", endpoint->name,
-                                             endpoint->description, rail->chosen.device, event_meaning(type), (int)type));
+            verbs_link_break(link, error_set(QUOIT_ERR_SYSTEM, "verbs: %s (%s): %s of this host reports: %s (event %d)", endpoint->base.name,
+                                             endpoint->base.description, rail->chosen.device, event_meaning(type), (int)type));
         }
     }
 }
@@ -196,9 +145,9 @@ static int take_control_events(verbs_transport_t *transport)
 static void set_timer(verbs_transport_t *transport)
 {
     uint64_t earliest = CLOCK_NEVER, expirations;
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
-        const verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, link);
-        if (endpoint->life == VERBS_COMING && endpoint->deadline < earliest) earliest = endpoint->deadline;
+    for (list_t *link = transport->base.all.next; link != &transport->base.all; link = link->next) {
+        const verbs_endpoint_t *endpoint = container_of(link, verbs_endpoint_t, base.node);
+        if (endpoint->base.life == ENDPOINT_COMING && endpoint->deadline < earliest) earliest = endpoint->deadline;
     }
     if (earliest == transport->timer_at) return;
     struct itimerspec at = {.it_value = {.tv_sec = 0}};
@@ -210,7 +159,7 @@ static void set_timer(verbs_transport_t *transport)
 static int verbs_progress(quoit_transport_t *base)
 {
     verbs_transport_t *transport = own(base);
-    bool look = transport->woken || transport->coming > 0 || ++transport->turn % LOOK_EVERY == 0;
+    bool look = transport->woken || transport->base.coming > 0 || ++transport->turn % LOOK_EVERY == 0;
     int done = 0;
     if (look) {
         transport->woken = false;
@@ -223,15 +172,15 @@ static int verbs_progress(quoit_transport_t *base)
     list_init(&now);
     while ((link = list_pop(&transport->active)) != NULL) list_append(&now, link);
     while ((link = list_pop(&now)) != NULL) done += verbs_endpoint_progress(container_of(link, verbs_endpoint_t, active));
-    if (look && (transport->coming > 0 || transport->timer_at != CLOCK_NEVER)) set_timer(transport);
+    if (look && (transport->base.coming > 0 || transport->timer_at != CLOCK_NEVER)) set_timer(transport);
     return done;
 }
 
 static bool verbs_idle(quoit_transport_t *base)
 {
     verbs_transport_t *transport = own(base);
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next)
-        if (!verbs_endpoint_is_idle(container_of(link, verbs_endpoint_t, link))) return false;
+    for (list_t *link = transport->base.all.next; link != &transport->base.all; link = link->next)
+        if (!verbs_endpoint_is_idle(container_of(link, verbs_endpoint_t, base.node))) return false;
     return transport->control->ops->idle(transport->control);
 }
 
@@ -243,7 +192,7 @@ static quoit_status_t verbs_arm(quoit_transport_t *base)
 {
     verbs_transport_t *transport = own(base);
     transport->woken = true;
-    if (!list_is_empty(&transport->eventful)) return QUOIT_ERR_AGAIN;
+    if (!list_is_empty(&transport->base.eventful)) return QUOIT_ERR_AGAIN;
     if (transport->control->ops->arm(transport->control) != QUOIT_OK) return QUOIT_ERR_AGAIN;
     quoit_status_t status = verbs_cqs_arm(transport) ? QUOIT_OK : QUOIT_ERR_AGAIN;
     if (verbs_cqs_poll(transport) > 0) status = QUOIT_ERR_AGAIN;
@@ -323,7 +272,7 @@ static quoit_status_t verbs_device_send(quoit_endpoint_t *base, quoit_key_t key,
 {
     verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
     verbs_endpoint_wake(endpoint);
-    return channel_device_send(endpoint->channel, key, region, buffer, length, transfer);
+    return channel_device_send(endpoint->base.channel, key, region, buffer, length, transfer);
 }
 
 static quoit_status_t verbs_device_recv(quoit_endpoint_t *base, quoit_key_t key, quoit_region_t *region, void *buffer, size_t length,
@@ -331,8 +280,8 @@ static quoit_status_t verbs_device_recv(quoit_endpoint_t *base, quoit_key_t key,
 {
     verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
     verbs_endpoint_wake(endpoint);
-    quoit_status_t status = channel_device_recv(endpoint->channel, key, region, buffer, length, transfer);
-    verbs_endpoint_check_parted(endpoint);
+    quoit_status_t status = channel_device_recv(endpoint->base.channel, key, region, buffer, length, transfer);
+    endpoint_check_parted(&endpoint->base);
     return status;
 }
 
@@ -340,19 +289,12 @@ static quoit_status_t verbs_device_host(quoit_endpoint_t *base, quoit_transfer_t
 {
     verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
     verbs_endpoint_wake(endpoint);
-    quoit_status_t status = channel_device_host(endpoint->channel, transfer, host);
-    verbs_endpoint_check_parted(endpoint);
+    quoit_status_t status = channel_device_host(endpoint->base.channel, transfer, host);
+    endpoint_check_parted(&endpoint->base);
     return status;
 }
 
 /* ---------------------------------------------------------------- the table */
-
-static const char *verbs_describe(quoit_endpoint_t *base) { return ((verbs_endpoint_t *)base)->description; }
-
-static void verbs_count(quoit_endpoint_t *base, uint64_t *sent, uint64_t *received)
-{
-    channel_count(((verbs_endpoint_t *)base)->channel, sent, received);
-}
 
 const quoit_transport_ops_t transport_verbs = {
     .abi = QUOIT_TRANSPORT_ABI,
@@ -366,13 +308,13 @@ const quoit_transport_ops_t transport_verbs = {
     .trust = verbs_trust,
     .distrust = verbs_distrust,
     .connect = verbs_connect,
-    .endpoint_status = verbs_endpoint_status,
-    .disconnect = verbs_disconnect,
+    .endpoint_status = endpoint_status,
+    .disconnect = endpoint_disconnect,
     .send = verbs_send,
     .recv = verbs_recv,
-    .cancel = verbs_cancel,
+    .cancel = endpoints_cancel,
     .notify = verbs_notify,
-    .next_event = verbs_next_event,
+    .next_event = endpoints_next_event,
     .progress = verbs_progress,
     .idle = verbs_idle,
     .descriptor = verbs_descriptor,
@@ -386,8 +328,8 @@ const quoit_transport_ops_t transport_verbs = {
     .export_memory = unmapped_export,
     .attach = unmapped_attach,
     .ring = unmapped_ring,
-    .describe = verbs_describe,
-    .count = verbs_count,
+    .describe = endpoint_describe,
+    .count = endpoint_count,
     .device_reach = verbs_device_reach,
     .device_take = verbs_device_take,
     .device_give = verbs_device_give,

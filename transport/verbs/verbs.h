@@ -33,7 +33,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/table.h"
-#include "transport/framing/channel.h"
+#include "transport/framing/endpoint.h"
 #include "transport/process.h"
 #include "transport/verbs/verbs_device.h"
 #include "transport/verbs/verbs_hello.h"
@@ -51,8 +51,7 @@ enum {
     VERBS_KINDS = 8, /* of devices whose memory is sent from and received into */
     VERBS_MANY = 64, /* endpoints; those that come later have fewer buffers */
     VERBS_TEXT_CAPACITY = 256,
-    VERBS_KIND_CAPACITY = 32,
-    VERBS_DESCRIPTION_CAPACITY = 640
+    VERBS_KIND_CAPACITY = 32
 };
 
 static_assert((int)VERBS_MOST_RAILS == (int)FRAME_KEYS, "a grant has a key for each rail");
@@ -162,8 +161,6 @@ typedef struct verbs_direct {
     unsigned errors;              /* epochs in a row that ended so */
 } verbs_direct_t;
 
-typedef enum verbs_life { VERBS_COMING, VERBS_STANDING, VERBS_PARTED, VERBS_LEAVING, VERBS_ENDED } verbs_life_t;
-
 struct verbs_link {
     verbs_endpoint_t *endpoint;
     verbs_rail_t *rail;
@@ -184,16 +181,9 @@ struct verbs_link {
 };
 
 struct verbs_endpoint {
-    quoit_endpoint_t base;
-    list_t link, eventful, active; /* active: progress looks at it; has_work implies it */
+    endpoint_t base;
+    list_t active; /* progress looks at it; has_work implies it */
     verbs_transport_t *transport;
-    verbs_life_t life;
-    int count; /* connects less disconnects; 0: the peer began, nobody asked yet */
-    bool told; /* the CLOSED event was handed out, or is not wanted */
-    quoit_status_t status; /* ENDED: why */
-    char text[ERROR_TEXT_CAPACITY];
-    char name[VERBS_TEXT_CAPACITY], description[VERBS_DESCRIPTION_CAPACITY];
-    channel_t *channel;
     verbs_limits_t limits;
     quoit_endpoint_t *control; /* held by one connect; NULL: gone, or not asked for yet */
     uint64_t job;              /* COMING, and the control connection is still to be asked for: */
@@ -202,7 +192,6 @@ struct verbs_endpoint {
     uint64_t deadline;
     bool hello_sent, ready_sent, ready_came;
     int hellos;      /* of the peer's links, that came */
-    bool left_early; /* disconnected while coming, with something unsent */
     uint32_t number; /* while it has queue pairs: in the wr_id of its work; 0: none */
     int links;
     verbs_link_t *link_of; /* owned: [links] */
@@ -231,8 +220,7 @@ typedef struct verbs_kind {
 } verbs_kind_t;
 
 struct verbs_transport {
-    quoit_transport_t base;
-    quoit_process_id_t self;
+    endpoints_t base;
     char host[VERBS_HOST_CAPACITY];
     const verbs_library_t *library;
     verbs_options_t options;
@@ -249,11 +237,9 @@ struct verbs_transport {
     quoit_transport_t *control; /* a transport of its own: tcp */
     int epoll, timer;
     uint64_t timer_at;
-    unsigned turn, coming; /* calls of progress; endpoints that are COMING */
+    unsigned turn; /* calls of progress */
     bool woken;            /* look at everything at the next progress */
-    table_t *peers;
-    list_t endpoints, eventful, active;
-    verbs_endpoint_t *last; /* whose event was handed out last */
+    list_t active;
 };
 
 /* ---- verbs_open.c */
@@ -363,9 +349,12 @@ void verbs_rails_took(verbs_link_t *link, uint64_t bytes);
 void verbs_rails_describe(verbs_endpoint_t *endpoint);
 
 /* ---- verbs_endpoint.c */
+extern const endpoint_ops_t verbs_endpoint_ops;
 verbs_endpoint_t *verbs_endpoint_create(verbs_transport_t *transport, quoit_process_id_t peer, const char *name, const verbs_limits_t *limits);
-void verbs_endpoint_destroy(verbs_endpoint_t *endpoint);
-verbs_endpoint_t *verbs_endpoint_find(const verbs_transport_t *transport, quoit_process_id_t peer);
+static inline verbs_endpoint_t *verbs_endpoint_find(const verbs_transport_t *transport, quoit_process_id_t peer)
+{
+    return (verbs_endpoint_t *)endpoint_find(&transport->base, peer);
+}
 /** Remember this thread's text as the reason why the endpoint is to end; the first counts. */
 void verbs_endpoint_break(verbs_endpoint_t *endpoint, quoit_status_t status);
 /** Something happened to it: the next progress is to look at it. */
@@ -373,13 +362,7 @@ void verbs_endpoint_wake(verbs_endpoint_t *endpoint);
 int verbs_endpoint_progress(verbs_endpoint_t *endpoint); /* it is not active, unless it makes itself so again */
 bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint);
 bool verbs_endpoint_is_idle(const verbs_endpoint_t *endpoint);
-void verbs_endpoint_check_parted(verbs_endpoint_t *endpoint);
-void verbs_endpoint_reap(verbs_endpoint_t *endpoint);
-void verbs_endpoint_eventful(verbs_endpoint_t *endpoint);
 void verbs_endpoint_end(verbs_endpoint_t *endpoint, quoit_status_t status); /* with this thread's error text; OK: goodbye of the peer */
-void verbs_endpoint_change_life(verbs_endpoint_t *endpoint, verbs_life_t life);
-void verbs_endpoint_leave(verbs_endpoint_t *endpoint);
-void verbs_endpoint_part(verbs_endpoint_t *endpoint);
 void verbs_endpoint_take_all(verbs_endpoint_t *endpoint); /* whatever the devices have delivered */
 
 /* ---- verbs_coming.c */
@@ -391,7 +374,5 @@ void verbs_control_notice(verbs_transport_t *transport, const quoit_event_t *eve
 void verbs_control_closed(verbs_transport_t *transport, const quoit_event_t *event);
 
 quoit_status_t verbs_connect(quoit_transport_t *base, const quoit_peer_t *peer, quoit_endpoint_t **result);
-quoit_status_t verbs_endpoint_status(quoit_endpoint_t *base);
-void verbs_disconnect(quoit_endpoint_t *base);
 
 #endif

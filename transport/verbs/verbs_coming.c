@@ -16,25 +16,22 @@
 static void stand(verbs_endpoint_t *endpoint)
 {
     void *pipes[VERBS_MOST_RAILS];
-    verbs_endpoint_change_life(endpoint, VERBS_STANDING);
     endpoint->deadline = CLOCK_NEVER;
     for (int i = 0; i < endpoint->links; i++) {
         verbs_link_t *link = &endpoint->link_of[i];
         pipes[i] = link;
         if (link->broken == QUOIT_OK) verbs_direct_start(link);
     }
-    channel_open(endpoint->channel, endpoint->name, pipes, endpoint->links);
-    for (int i = 0; i < endpoint->links; i++) channel_weigh(endpoint->channel, i, endpoint->link_of[i].weight);
-    verbs_endpoint_eventful(endpoint);
-    verbs_endpoint_wake(endpoint);
-    log_debug("verbs", "connected with %s: %s", endpoint->name, endpoint->description);
-    if (endpoint->left_early) verbs_endpoint_leave(endpoint);
+    channel_open(endpoint->base.channel, endpoint->base.name, pipes, endpoint->links);
+    for (int i = 0; i < endpoint->links; i++) channel_weigh(endpoint->base.channel, i, endpoint->link_of[i].weight);
+    endpoint_eventful(&endpoint->base);
+    endpoint_stand(&endpoint->base);
 }
 
 static quoit_status_t tell(verbs_endpoint_t *endpoint, const void *bytes, size_t length)
 {
     quoit_status_t status = endpoint->control->transport->ops->notify(endpoint->control, bytes, length);
-    return status == QUOIT_OK ? QUOIT_OK : error_prefix(status, "verbs: %s: the control connection", endpoint->name);
+    return status == QUOIT_OK ? QUOIT_OK : error_prefix(status, "verbs: %s: the control connection", endpoint->base.name);
 }
 
 /* What one link is to the peer; without queue pairs: nothing. */
@@ -96,13 +93,13 @@ static quoit_status_t check_hello(const verbs_link_t *link)
     if (ours->eager_limit != theirs->eager_limit || ours->eager_pool != theirs->eager_pool || ours->segment_size != theirs->segment_size ||
         ours->rails != theirs->rails)
         return error_set(QUOIT_ERR_PROTOCOL, "verbs: %s uses other limits than agreed: eager %u, pool %u, segment %u, rails %u; here %u, %u, %u, %u",
-                         endpoint->name, theirs->eager_limit, theirs->eager_pool, theirs->segment_size, theirs->rails, ours->eager_limit,
+                         endpoint->base.name, theirs->eager_limit, theirs->eager_pool, theirs->segment_size, theirs->rails, ours->eager_limit,
                          ours->eager_pool, ours->segment_size, ours->rails);
     if (same_kind(link)) return QUOIT_OK;
     return error_set(QUOIT_ERR_NETWORK,
                      "verbs: %s uses %s, here %s port %d uses %s (GID index %d); choose ports and GIDs that fit with QUOIT_VERBS_DEVICE and "
                      "QUOIT_VERBS_GID_INDEX",
-                     endpoint->name, verbs_gid_type_name((verbs_gid_type_t)link->peer.gid_type), port->device, port->port,
+                     endpoint->base.name, verbs_gid_type_name((verbs_gid_type_t)link->peer.gid_type), port->device, port->port,
                      verbs_gid_type_name(port->type), port->gid_index);
 }
 
@@ -117,7 +114,7 @@ static quoit_status_t connect_link(verbs_link_t *link)
     link->weight = slower(peer->mbps, link->rail->chosen.mbps);
     if (link->weight == 0) link->weight = 1;
     if (link->broken != QUOIT_OK) return QUOIT_OK;
-    if (peer->stream_qpn == 0) return error_set(QUOIT_ERR_NETWORK, "verbs: %s: it has no queue pairs there", link->endpoint->name);
+    if (peer->stream_qpn == 0) return error_set(QUOIT_ERR_NETWORK, "verbs: %s: it has no queue pairs there", link->endpoint->base.name);
     quoit_status_t status = verbs_queue_connect(link, link->stream.qp, peer->stream_qpn, link->stream.psn, peer->stream_psn);
     if (status == QUOIT_OK) status = verbs_queue_connect(link, link->direct.qp, peer->direct_qpn, link->direct.psn, peer->direct_psn);
     return status;
@@ -139,18 +136,18 @@ static quoit_status_t connect_links(verbs_endpoint_t *endpoint)
     }
     if (usable > 0) return QUOIT_OK;
     const verbs_link_t *first = &endpoint->link_of[0];
-    return status != QUOIT_OK ? status : error_set(first->broken, "verbs: %s: %s", endpoint->name, first->cause);
+    return status != QUOIT_OK ? status : error_set(first->broken, "verbs: %s: %s", endpoint->base.name, first->cause);
 }
 
 static quoit_status_t hello_came(verbs_endpoint_t *endpoint, const verbs_hello_t *hello)
 {
     uint8_t ready[VERBS_READY_SIZE];
     if (endpoint->hellos == endpoint->links || hello->link != endpoint->hellos)
-        return error_set(QUOIT_ERR_PROTOCOL, "verbs: %s said HELLO for link %u, where %d of %d were expected", endpoint->name, hello->link,
+        return error_set(QUOIT_ERR_PROTOCOL, "verbs: %s said HELLO for link %u, where %d of %d were expected", endpoint->base.name, hello->link,
                          endpoint->hellos, endpoint->links);
-    size_t length = strlen(endpoint->name);
-    if (endpoint->count == 0 && strchr(endpoint->name, '(') == NULL)
-        snprintf(endpoint->name + length, sizeof endpoint->name - length, " (%s, pid %u)", hello->host, hello->pid);
+    size_t length = strlen(endpoint->base.name);
+    if (endpoint->base.count == 0 && strchr(endpoint->base.name, '(') == NULL)
+        snprintf(endpoint->base.name + length, sizeof endpoint->base.name - length, " (%s, pid %u)", hello->host, hello->pid);
     endpoint->link_of[endpoint->hellos++].peer = *hello;
     if (endpoint->hellos < endpoint->links) return QUOIT_OK;
     quoit_status_t status = endpoint->hello_sent ? QUOIT_OK : say_hello(endpoint);
@@ -166,15 +163,15 @@ static quoit_status_t hello_came(verbs_endpoint_t *endpoint, const verbs_hello_t
 quoit_status_t verbs_coming_ask(verbs_endpoint_t *endpoint)
 {
     verbs_transport_t *transport = endpoint->transport;
-    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
-        verbs_endpoint_t *other = container_of(link, verbs_endpoint_t, link);
-        if (other != endpoint && other->control != NULL && process_same(other->base.peer, endpoint->base.peer)) return QUOIT_OK;
+    for (list_t *link = transport->base.all.next; link != &transport->base.all; link = link->next) {
+        verbs_endpoint_t *other = container_of(link, verbs_endpoint_t, base.node);
+        if (other != endpoint && other->control != NULL && process_same(other->base.handle.peer, endpoint->base.handle.peer)) return QUOIT_OK;
     }
-    quoit_peer_t peer = {.process = endpoint->base.peer,
+    quoit_peer_t peer = {.process = endpoint->base.handle.peer,
                          .job = endpoint->job,
                          .address = endpoint->address,
                          .address_length = endpoint->address_length,
-                         .name = endpoint->name,
+                         .name = endpoint->base.name,
                          .timeout_ms = clock_left_ms(endpoint->deadline)};
     if (peer.timeout_ms == 0) peer.timeout_ms = 1;
     quoit_status_t status = transport->control->ops->connect(transport->control, &peer, &endpoint->control);
@@ -199,7 +196,7 @@ int verbs_coming_progress(verbs_endpoint_t *endpoint)
     }
     if (endpoint->broken == QUOIT_OK && clock_now() > endpoint->deadline)
         verbs_endpoint_break(endpoint, error_set(QUOIT_ERR_TIMEOUT, "verbs: %s: the control connection %s, but the peer's queue pairs did not come in time",
-                                                 endpoint->name, endpoint->hello_sent ? "stands" : "is not there yet"));
+                                                 endpoint->base.name, endpoint->hello_sent ? "stands" : "is not there yet"));
     return 0;
 }
 
@@ -221,7 +218,7 @@ void verbs_control_notice(verbs_transport_t *transport, const quoit_event_t *eve
         endpoint = verbs_endpoint_create(transport, event->peer, NULL, &limits);
         if (endpoint == NULL || transport->control->ops->connect(transport->control, &peer, &endpoint->control) != QUOIT_OK) {
             log_warn("verbs", "a connection cannot be taken: %s", error_text());
-            verbs_endpoint_destroy(endpoint);
+            if (endpoint != NULL) endpoint_destroy(&endpoint->base);
             return;
         }
         endpoint->control->user = endpoint;
@@ -231,7 +228,7 @@ void verbs_control_notice(verbs_transport_t *transport, const quoit_event_t *eve
         endpoint->ready_came = true;
         return;
     }
-    status = endpoint->life == VERBS_COMING ? hello_came(endpoint, &hello) : error_set(QUOIT_ERR_PROTOCOL, "verbs: %s said HELLO again", endpoint->name);
+    status = endpoint->base.life == ENDPOINT_COMING ? hello_came(endpoint, &hello) : error_set(QUOIT_ERR_PROTOCOL, "verbs: %s said HELLO again", endpoint->base.name);
     if (status != QUOIT_OK) verbs_endpoint_break(endpoint, status);
 }
 
@@ -244,14 +241,14 @@ void verbs_control_closed(verbs_transport_t *transport, const quoit_event_t *eve
     char text[ERROR_TEXT_CAPACITY];
     snprintf(text, sizeof text, "%s", event->text != NULL ? event->text : "");
     /* All was ready, and the peer's last words and goodbye came before this side looked. */
-    if (endpoint->life == VERBS_COMING && event->status == QUOIT_OK && endpoint->ready_sent && endpoint->ready_came) stand(endpoint);
-    if (endpoint->life == VERBS_STANDING && event->status == QUOIT_OK) verbs_endpoint_take_all(endpoint);
-    if (endpoint->life == VERBS_STANDING && channel_status(endpoint->channel) == QUOIT_ERR_CLOSED) {
-        verbs_endpoint_part(endpoint);
-    } else if (endpoint->life == VERBS_STANDING && event->status == QUOIT_OK) {
+    if (endpoint->base.life == ENDPOINT_COMING && event->status == QUOIT_OK && endpoint->ready_sent && endpoint->ready_came) stand(endpoint);
+    if (endpoint->base.life == ENDPOINT_STANDING && event->status == QUOIT_OK) verbs_endpoint_take_all(endpoint);
+    if (endpoint->base.life == ENDPOINT_STANDING && channel_status(endpoint->base.channel) == QUOIT_ERR_CLOSED) {
+        endpoint_part(&endpoint->base);
+    } else if (endpoint->base.life == ENDPOINT_STANDING && event->status == QUOIT_OK) {
         verbs_endpoint_end(endpoint, QUOIT_OK);
     } else {
         quoit_status_t status = event->status == QUOIT_OK ? QUOIT_ERR_CLOSED : event->status;
-        verbs_endpoint_end(endpoint, error_set(status, "verbs: %s: the control connection ended: %s", endpoint->name, text));
+        verbs_endpoint_end(endpoint, error_set(status, "verbs: %s: the control connection ended: %s", endpoint->base.name, text));
     }
 }

@@ -118,7 +118,7 @@ quoit_status_t verbs_cq_join(verbs_link_t *link)
         if (each->users < each->room) cq = each;
     }
     if (cq == NULL) cq = make(link->endpoint->transport, link->rail);
-    if (cq == NULL) return error_prefix(QUOIT_ERR_SYSTEM, "%s", link->endpoint->name);
+    if (cq == NULL) return error_prefix(QUOIT_ERR_SYSTEM, "%s", link->endpoint->base.name);
     cq->users++;
     link->cq = cq;
     return QUOIT_OK;
@@ -134,11 +134,11 @@ void verbs_cq_leave(verbs_transport_t *transport, verbs_cq_t *cq)
 static void cq_failed(verbs_transport_t *transport, verbs_cq_t *cq)
 {
     cq->room = 0; /* nobody joins it any more */
-    for (list_t *place = transport->endpoints.next; place != &transport->endpoints; place = place->next) {
-        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, link);
+    for (list_t *place = transport->base.all.next; place != &transport->base.all; place = place->next) {
+        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, base.node);
         for (int i = 0; i < endpoint->links; i++)
             if (endpoint->link_of[i].cq == cq)
-                verbs_link_break(&endpoint->link_of[i], error_set(QUOIT_ERR_SYSTEM, "verbs: %s: the completion queue of %s failed", endpoint->name,
+                verbs_link_break(&endpoint->link_of[i], error_set(QUOIT_ERR_SYSTEM, "verbs: %s: the completion queue of %s failed", endpoint->base.name,
                                                                   cq->rail->chosen.device));
     }
 }

@@ -37,7 +37,7 @@ quoit_status_t verbs_direct_prepare(verbs_link_t *link)
 {
     for (int i = 0; i < VERBS_DIRECT_RECVS; i++) {
         int error = post_recv(link);
-        if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post receive %d", link->endpoint->name, i);
+        if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post receive %d", link->endpoint->base.name, i);
     }
     return QUOIT_OK;
 }
@@ -100,7 +100,7 @@ void verbs_put_written(verbs_endpoint_t *endpoint, verbs_put_t *put)
     } else {
         put_free(endpoint, put);
     }
-    channel_written(endpoint->channel, send);
+    channel_written(endpoint->base.channel, send);
 }
 
 /* One warning tells it; the rest is for those who look closer. */
@@ -267,7 +267,7 @@ static int post_writes(verbs_link_t *link)
     if (error == ENOMEM || error == EAGAIN)
         link->retry = true;
     else if (error != 0)
-        verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a write", link->endpoint->name));
+        verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a write", link->endpoint->base.name));
     return done;
 }
 
@@ -280,7 +280,7 @@ void verbs_direct_written(verbs_link_t *link, uint32_t index)
         found = direct->write_first == index;
         direct->write_first = (direct->write_first + 1) % VERBS_DIRECT_SENDS;
         direct->write_count--;
-        channel_count_direct(link->endpoint->channel, write->length, 0);
+        channel_count_direct(link->endpoint->base.channel, write->length, 0);
         if (!write->last) continue;
         direct->ends_done++;
         direct->flying--;
@@ -297,7 +297,7 @@ void verbs_direct_end_came(verbs_link_t *link, uint32_t token)
 {
     verbs_direct_t *direct = &link->direct;
     if (direct->late_count == sizeof direct->late / sizeof *direct->late) {
-        verbs_endpoint_break(link->endpoint, error_set(QUOIT_ERR_PROTOCOL, "verbs: %s wrote more messages than it may", link->endpoint->name));
+        verbs_endpoint_break(link->endpoint, error_set(QUOIT_ERR_PROTOCOL, "verbs: %s wrote more messages than it may", link->endpoint->base.name));
         return;
     }
     direct->late[direct->late_count++] = token;
@@ -367,15 +367,15 @@ static int tell_link(verbs_link_t *link)
     int done = (int)direct->late_count;
     uint64_t taken = direct->ends_taken;
     for (uint32_t i = 0; i < direct->late_count; i++) {
-        uint64_t length = channel_arrived(endpoint->channel, direct->late[i]);
-        channel_count_direct(endpoint->channel, 0, length);
+        uint64_t length = channel_arrived(endpoint->base.channel, direct->late[i]);
+        channel_count_direct(endpoint->base.channel, 0, length);
     }
     /* Of those in the list, only the epoch's own have taken a receive of it. */
     uint64_t again = taken < direct->late_count ? taken : direct->late_count;
     direct->late_count = 0;
     for (; again > 0 && verbs_path_is_live(direct) && endpoint->broken == QUOIT_OK && link->broken == QUOIT_OK; again--) {
         int error = post_recv(link);
-        if (error != 0) verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a receive", endpoint->name));
+        if (error != 0) verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a receive", endpoint->base.name));
         direct->owed++;
     }
     return done;
@@ -401,11 +401,11 @@ static int handle_error(verbs_link_t *link)
     if (silent || (put != NULL && ++put->attempts >= MOST_ATTEMPTS) || ++direct->errors >= MOST_ERRORS) {
         verbs_link_break(link, error_set(direct->error == IBV_WC_RETRY_EXC_ERR ? QUOIT_ERR_NETWORK : QUOIT_ERR_SYSTEM,
                                          "verbs: %s (%s): writing into its memory failed%s: %s (completion status %d)",
-                                         link->endpoint->name, link->endpoint->description, silent ? "" : " again and again",
+                                         link->endpoint->base.name, link->endpoint->base.description, silent ? "" : " again and again",
                                          verbs_completion_meaning(direct->error), direct->error));
         return 1;
     }
-    log_info("verbs", "%s: a write failed (%s); the direct path begins anew", link->endpoint->name, verbs_completion_meaning(direct->error));
+    log_info("verbs", "%s: a write failed (%s); the direct path begins anew", link->endpoint->base.name, verbs_completion_meaning(direct->error));
     verbs_path_reset(link);
     return 1;
 }

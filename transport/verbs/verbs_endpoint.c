@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An endpoint's life. COMING (verbs_coming.c), then STANDING. Then ENDED (something broke, or the peer
- * said goodbye, after PARTED if its last messages wait to be received) or LEAVING (disconnected here): the rest and the goodbye go out,
- * and when the peer's device has acknowledged them the queue pairs and the control connection go.
+ * An endpoint of verbs: its links, and its progress. Its life is told in transport/framing/endpoint.h; COMING is verbs_coming.c's. LEAVING: the rest
+ * and the goodbye go out, and when the peer's device has acknowledged them the queue pairs and the control connection go.
  *
  * What goes wrong below (a completion, a posting, a registration) is remembered by verbs_endpoint_break, and done by progress: queue
  * pairs are never destroyed under the feet of whoever uses them.
@@ -11,29 +10,11 @@
 
 #include "base/log.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---------------------------------------------------------------- making and freeing */
-
-verbs_endpoint_t *verbs_endpoint_find(const verbs_transport_t *transport, quoit_process_id_t peer)
-{
-    return table_get(transport->peers, process_key(peer));
-}
-
-static void forget_peer(verbs_endpoint_t *endpoint)
-{
-    quoit_process_id_t peer = endpoint->base.peer;
-    if (verbs_endpoint_find(endpoint->transport, peer) == endpoint) table_take(endpoint->transport->peers, process_key(peer));
-}
-
-void verbs_endpoint_change_life(verbs_endpoint_t *endpoint, verbs_life_t life)
-{
-    endpoint->transport->coming += (life == VERBS_COMING) - (endpoint->life == VERBS_COMING);
-    endpoint->life = life;
-}
 
 static quoit_status_t make_channel(verbs_endpoint_t *endpoint, const verbs_limits_t *limits)
 {
@@ -45,7 +26,7 @@ static quoit_status_t make_channel(verbs_endpoint_t *endpoint, const verbs_limit
                                .direct_context = endpoint,
                                .rails = limits->rails > 1};
     endpoint->limits = *limits;
-    return channel_create(&config, endpoint->name, &endpoint->channel);
+    return channel_create(&config, endpoint->base.name, &endpoint->base.channel);
 }
 
 static bool make_links(verbs_endpoint_t *endpoint, int count)
@@ -65,12 +46,8 @@ verbs_endpoint_t *verbs_endpoint_create(verbs_transport_t *transport, quoit_proc
 {
     verbs_endpoint_t *endpoint = calloc(1, sizeof *endpoint);
     if (endpoint == NULL) goto no_memory;
-    endpoint->base.transport = &transport->base;
-    endpoint->base.peer = peer;
     endpoint->transport = transport;
     endpoint->deadline = CLOCK_NEVER;
-    list_init(&endpoint->link);
-    list_init(&endpoint->eventful);
     list_init(&endpoint->active);
     list_init(&endpoint->messages);
     list_init(&endpoint->again);
@@ -78,21 +55,14 @@ verbs_endpoint_t *verbs_endpoint_create(verbs_transport_t *transport, quoit_proc
     list_init(&endpoint->free_puts);
     list_init(&endpoint->free_messages);
     if (!make_links(endpoint, (int)limits->rails < transport->rails ? (int)limits->rails : transport->rails)) goto no_memory;
-    if (name != NULL)
-        snprintf(endpoint->name, sizeof endpoint->name, "%s", name);
-    else
-        snprintf(endpoint->name, sizeof endpoint->name, "process %016" PRIx64 "%016" PRIx64, peer.high, peer.low);
-    snprintf(endpoint->description, sizeof endpoint->description, "verbs %s port %d, not connected yet", transport->rail[0].chosen.device,
+    snprintf(endpoint->base.description, sizeof endpoint->base.description, "verbs %s port %d, not connected yet", transport->rail[0].chosen.device,
              transport->rail[0].chosen.port);
-    if (make_channel(endpoint, limits) != QUOIT_OK) goto free_endpoint;
-    if (table_put(transport->peers, process_key(peer), endpoint) != QUOIT_OK) goto destroy_channel;
-    list_append(&transport->endpoints, &endpoint->link);
-    transport->coming++;
+    if (endpoint_create(&endpoint->base, &transport->base, peer, name) != QUOIT_OK) goto free_endpoint;
     verbs_endpoint_wake(endpoint);
-    return endpoint;
+    if (make_channel(endpoint, limits) == QUOIT_OK) return endpoint;
+    endpoint_destroy(&endpoint->base);
+    return NULL;
 
-destroy_channel:
-    channel_destroy(endpoint->channel);
 free_endpoint:
     free(endpoint->link_of);
     free(endpoint);
@@ -124,39 +94,44 @@ static void release_queues(verbs_endpoint_t *endpoint)
     verbs_number_give(endpoint);
 }
 
-void verbs_endpoint_destroy(verbs_endpoint_t *endpoint)
+static void wake(endpoint_t *base) { verbs_endpoint_wake((verbs_endpoint_t *)base); }
+
+/* What is said last may ask for an answer; the device's acknowledgements are waited for. */
+static void leaving(endpoint_t *base)
 {
-    if (endpoint == NULL) return;
-    forget_peer(endpoint);
-    verbs_endpoint_change_life(endpoint, VERBS_ENDED);
-    release_queues(endpoint);
-    if (channel_status(endpoint->channel) == QUOIT_OK) {
-        error_set(QUOIT_ERR_CLOSED, "verbs: the connection with %s was closed here", endpoint->name);
-        channel_fail(endpoint->channel, QUOIT_ERR_CLOSED);
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    for (int i = 0; i < endpoint->links; i++) {
+        endpoint->link_of[i].stream.all_signalled = true;
+        verbs_path_say_last(&endpoint->link_of[i]);
     }
-    channel_destroy(endpoint->channel);
+}
+
+static void released(endpoint_t *base)
+{
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
+    release_queues(endpoint);
+    release_control(endpoint);
+}
+
+static void freed(endpoint_t *base)
+{
+    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
     verbs_direct_destroy(endpoint);
     free(endpoint->link_of);
-    release_control(endpoint);
-    list_remove(&endpoint->link);
-    list_remove(&endpoint->eventful);
     list_remove(&endpoint->active);
-    if (endpoint->transport->last == endpoint) endpoint->transport->last = NULL;
-    free(endpoint);
 }
 
-void verbs_endpoint_reap(verbs_endpoint_t *endpoint)
-{
-    if (endpoint->count > 0 || endpoint == endpoint->transport->last) return;
-    if (endpoint->life == VERBS_ENDED && endpoint->told) verbs_endpoint_destroy(endpoint);
-}
+const endpoint_ops_t verbs_endpoint_ops = {
+    .name = "verbs",
+    .touch = wake,
+    .leaving = leaving,
+    .parted = released,
+    .released = released,
+    .forgotten = endpoint_nothing,
+    .freed = freed,
+};
 
 /* ---------------------------------------------------------------- ends */
-
-void verbs_endpoint_eventful(verbs_endpoint_t *endpoint)
-{
-    if (list_is_empty(&endpoint->eventful)) list_append(&endpoint->transport->eventful, &endpoint->eventful);
-}
 
 void verbs_endpoint_wake(verbs_endpoint_t *endpoint)
 {
@@ -171,60 +146,10 @@ void verbs_endpoint_break(verbs_endpoint_t *endpoint, quoit_status_t status)
     snprintf(endpoint->broken_text, sizeof endpoint->broken_text, "%s", error_text());
 }
 
-/* It ends with this thread's error text (status OK: goodbye of the peer). */
 void verbs_endpoint_end(verbs_endpoint_t *endpoint, quoit_status_t status)
 {
-    if (endpoint->life == VERBS_ENDED) return;
-    bool stood = endpoint->life == VERBS_STANDING || endpoint->life == VERBS_PARTED, gone = endpoint->life == VERBS_LEAVING;
-    if (status == QUOIT_OK)
-        snprintf(endpoint->text, sizeof endpoint->text, "verbs: %s said goodbye", endpoint->name);
-    else
-        snprintf(endpoint->text, sizeof endpoint->text, "%s%s", strncmp(error_text(), "verbs: ", 7) == 0 ? "" : "verbs: ", error_text());
-    endpoint->status = status;
-    verbs_endpoint_change_life(endpoint, VERBS_ENDED);
-    release_queues(endpoint);
-    if (channel_status(endpoint->channel) == QUOIT_OK) {
-        error_set(status == QUOIT_OK ? QUOIT_ERR_CLOSED : status, "%s", endpoint->text);
-        channel_fail(endpoint->channel, status == QUOIT_OK ? QUOIT_ERR_CLOSED : status);
-    }
-    forget_peer(endpoint);
-    release_control(endpoint);
-    if (!gone && (stood || endpoint->count > 0)) {
-        verbs_endpoint_eventful(endpoint);
-    } else {
-        endpoint->told = true; /* nobody knows it, or wants to */
-        verbs_endpoint_reap(endpoint);
-    }
-}
-
-/* The peer said goodbye. Nothing more can come or go, but what came may wait. */
-void verbs_endpoint_part(verbs_endpoint_t *endpoint)
-{
-    verbs_endpoint_change_life(endpoint, VERBS_PARTED);
-    release_queues(endpoint);
-    forget_peer(endpoint);
-    release_control(endpoint);
-    verbs_endpoint_eventful(endpoint);
-    verbs_endpoint_check_parted(endpoint);
-}
-
-void verbs_endpoint_check_parted(verbs_endpoint_t *endpoint)
-{
-    if (endpoint->life == VERBS_PARTED && channel_peer_closed(endpoint->channel)) verbs_endpoint_end(endpoint, QUOIT_OK);
-}
-
-void verbs_endpoint_leave(verbs_endpoint_t *endpoint)
-{
-    verbs_endpoint_change_life(endpoint, VERBS_LEAVING);
-    verbs_endpoint_wake(endpoint);
-    endpoint->told = true;
-    list_remove(&endpoint->eventful);
-    forget_peer(endpoint);
-    for (int i = 0; i < endpoint->links; i++) {
-        endpoint->link_of[i].stream.all_signalled = true;
-        verbs_path_say_last(&endpoint->link_of[i]);
-    }
-    channel_close(endpoint->channel);
+    endpoint_end(&endpoint->base, status);
+    endpoint_reap(&endpoint->base);
 }
 
 void verbs_endpoint_take_all(verbs_endpoint_t *endpoint)
@@ -234,7 +159,7 @@ void verbs_endpoint_take_all(verbs_endpoint_t *endpoint)
         read = 0;
         verbs_cqs_poll(endpoint->transport);
         verbs_direct_tell(endpoint);
-        for (int i = 0; i < endpoint->links; i++) read += channel_read(endpoint->channel, i, VERBS_BUDGET);
+        for (int i = 0; i < endpoint->links; i++) read += channel_read(endpoint->base.channel, i, VERBS_BUDGET);
     } while (read > 0);
 }
 
@@ -242,7 +167,7 @@ void verbs_endpoint_take_all(verbs_endpoint_t *endpoint)
 
 static int link_progress(verbs_link_t *link)
 {
-    channel_t *channel = link->endpoint->channel;
+    channel_t *channel = link->endpoint->base.channel;
     link->retry = false;
     int done = verbs_direct_progress(link);
     if (channel_wants_write(channel, link->number) && verbs_stream_can_write(link)) done += channel_write(channel, link->number, VERBS_BUDGET);
@@ -254,8 +179,8 @@ static int stream_progress(verbs_endpoint_t *endpoint)
     int done = endpoint->news ? verbs_direct_tell(endpoint) : 0, read = 0;
     for (int i = 0; i < endpoint->links; i++) {
         if (endpoint->link_of[i].stream.arrived_count == 0) continue;
-        read += channel_read(endpoint->channel, i, VERBS_BUDGET);
-        verbs_endpoint_eventful(endpoint);
+        read += channel_read(endpoint->base.channel, i, VERBS_BUDGET);
+        endpoint_eventful(&endpoint->base);
     }
     if (endpoint->links > 1) done += verbs_rails_look(endpoint);
     for (int i = 0; i < endpoint->links; i++)
@@ -266,9 +191,9 @@ static int stream_progress(verbs_endpoint_t *endpoint)
 static int standing_progress(verbs_endpoint_t *endpoint)
 {
     int done = stream_progress(endpoint);
-    quoit_status_t status = channel_status(endpoint->channel);
+    quoit_status_t status = channel_status(endpoint->base.channel);
     if (status == QUOIT_ERR_CLOSED) {
-        verbs_endpoint_part(endpoint);
+        endpoint_part(&endpoint->base);
         return done + 1;
     }
     if (status != QUOIT_OK) verbs_endpoint_break(endpoint, status);
@@ -281,10 +206,10 @@ static int leaving_progress(verbs_endpoint_t *endpoint)
     const void *data;
     size_t length;
     int done = stream_progress(endpoint);
-    list_remove(&endpoint->eventful);
-    while (channel_next_notice(endpoint->channel, &data, &length)) {}
-    bool over = channel_status(endpoint->channel) != QUOIT_OK; /* the peer left too: it needs nothing more */
-    bool arrived = channel_idle(endpoint->channel);
+    list_remove(&endpoint->base.eventful);
+    while (channel_next_notice(endpoint->base.channel, &data, &length)) {}
+    bool over = channel_status(endpoint->base.channel) != QUOIT_OK; /* the peer left too: it needs nothing more */
+    bool arrived = channel_idle(endpoint->base.channel);
     for (int i = 0; i < endpoint->links; i++) arrived = arrived && (endpoint->link_of[i].left || endpoint->link_of[i].stream.sent == endpoint->link_of[i].stream.acked);
     if (!over && !arrived) {
         verbs_endpoint_wake(endpoint);
@@ -298,34 +223,34 @@ static int leaving_progress(verbs_endpoint_t *endpoint)
 int verbs_endpoint_progress(verbs_endpoint_t *endpoint)
 {
     int done = 0;
-    if (endpoint->life == VERBS_COMING) done = verbs_coming_progress(endpoint);
-    else if (endpoint->life == VERBS_ENDED) return 0;
-    if (endpoint->broken != QUOIT_OK && endpoint->life != VERBS_ENDED && endpoint->life != VERBS_PARTED) {
+    if (endpoint->base.life == ENDPOINT_COMING) done = verbs_coming_progress(endpoint);
+    else if (endpoint->base.life == ENDPOINT_ENDED) return 0;
+    if (endpoint->broken != QUOIT_OK && endpoint->base.life != ENDPOINT_ENDED && endpoint->base.life != ENDPOINT_PARTED) {
         /* Its goodbye may be among what came before the error. */
-        if (endpoint->life == VERBS_STANDING) verbs_endpoint_take_all(endpoint);
-        if (endpoint->life == VERBS_STANDING && channel_status(endpoint->channel) == QUOIT_ERR_CLOSED)
-            verbs_endpoint_part(endpoint);
+        if (endpoint->base.life == ENDPOINT_STANDING) verbs_endpoint_take_all(endpoint);
+        if (endpoint->base.life == ENDPOINT_STANDING && channel_status(endpoint->base.channel) == QUOIT_ERR_CLOSED)
+            endpoint_part(&endpoint->base);
         else
             verbs_endpoint_end(endpoint, error_set(endpoint->broken, "%s", endpoint->broken_text));
         return done + 1;
     }
-    if (endpoint->life == VERBS_COMING) verbs_endpoint_wake(endpoint); /* it has a deadline */
-    if (endpoint->life == VERBS_LEAVING) return done + leaving_progress(endpoint);
-    return endpoint->life == VERBS_STANDING ? done + standing_progress(endpoint) : done;
+    if (endpoint->base.life == ENDPOINT_COMING) verbs_endpoint_wake(endpoint); /* it has a deadline */
+    if (endpoint->base.life == ENDPOINT_LEAVING) return done + leaving_progress(endpoint);
+    return endpoint->base.life == ENDPOINT_STANDING ? done + standing_progress(endpoint) : done;
 }
 
 static bool link_has_work(const verbs_link_t *link)
 {
     if (link->left) return false;
     return link->retry || link->broken != QUOIT_OK || link->stream.arrived_count > 0 || verbs_direct_has_work(link) ||
-           (channel_wants_write(link->endpoint->channel, link->number) && verbs_stream_can_write(link));
+           (channel_wants_write(link->endpoint->base.channel, link->number) && verbs_stream_can_write(link));
 }
 
 bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint)
 {
-    if (endpoint->broken != QUOIT_OK && endpoint->life != VERBS_ENDED && endpoint->life != VERBS_PARTED) return true;
-    if (endpoint->life == VERBS_COMING) return endpoint->control == NULL || (endpoint->ready_sent && endpoint->ready_came);
-    if (endpoint->life != VERBS_STANDING && endpoint->life != VERBS_LEAVING) return false;
+    if (endpoint->broken != QUOIT_OK && endpoint->base.life != ENDPOINT_ENDED && endpoint->base.life != ENDPOINT_PARTED) return true;
+    if (endpoint->base.life == ENDPOINT_COMING) return endpoint->control == NULL || (endpoint->ready_sent && endpoint->ready_came);
+    if (endpoint->base.life != ENDPOINT_STANDING && endpoint->base.life != ENDPOINT_LEAVING) return false;
     bool work = endpoint->news;
     for (int i = 0; i < endpoint->links && !work; i++) work = link_has_work(&endpoint->link_of[i]);
     return work;
@@ -333,8 +258,8 @@ bool verbs_endpoint_has_work(const verbs_endpoint_t *endpoint)
 
 bool verbs_endpoint_is_idle(const verbs_endpoint_t *endpoint)
 {
-    if (endpoint->life == VERBS_LEAVING) return false;
-    return endpoint->life == VERBS_ENDED || endpoint->life == VERBS_PARTED || channel_idle(endpoint->channel);
+    if (endpoint->base.life == ENDPOINT_LEAVING) return false;
+    return endpoint->base.life == ENDPOINT_ENDED || endpoint->base.life == ENDPOINT_PARTED || channel_idle(endpoint->base.channel);
 }
 
 /* ---------------------------------------------------------------- the table's calls */
@@ -345,13 +270,10 @@ quoit_status_t verbs_connect(quoit_transport_t *base, const quoit_peer_t *peer, 
     verbs_endpoint_t *endpoint = verbs_endpoint_find(transport, peer->process);
     verbs_limits_t limits;
     if (endpoint != NULL) {
-        if (endpoint->count == 0 && peer->name != NULL) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
-        endpoint->count++;
-        endpoint->left_early = false;
-        *result = &endpoint->base;
+        endpoint_join(&endpoint->base, peer, result);
         return QUOIT_OK;
     }
-    if (process_same(peer->process, transport->self))
+    if (process_same(peer->process, transport->base.self))
         return error_set(QUOIT_ERR_INVALID, "verbs: a process does not connect to itself");
     quoit_status_t status = verbs_limits_parse(peer->address, peer->address_length, &limits);
     if (status != QUOIT_OK || peer->address_length > QUOIT_ADDRESS_CAPACITY)
@@ -367,42 +289,11 @@ quoit_status_t verbs_connect(quoit_transport_t *base, const quoit_peer_t *peer, 
     if (status != QUOIT_OK) {
         char text[ERROR_TEXT_CAPACITY];
         snprintf(text, sizeof text, "%s", error_text());
-        verbs_endpoint_destroy(endpoint);
+        endpoint_destroy(&endpoint->base);
         return error_set(status, "verbs: %s", text);
     }
-    endpoint->count = 1;
+    endpoint->base.count = 1;
     transport->woken = true;
-    *result = &endpoint->base;
+    *result = &endpoint->base.handle;
     return QUOIT_OK;
-}
-
-quoit_status_t verbs_endpoint_status(quoit_endpoint_t *base)
-{
-    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
-    switch (endpoint->life) {
-    case VERBS_COMING: return QUOIT_IN_PROGRESS;
-    case VERBS_STANDING:
-    case VERBS_PARTED: return QUOIT_OK;
-    case VERBS_LEAVING: return error_set(QUOIT_ERR_CLOSED, "verbs: the connection with %s was closed here", endpoint->name);
-    case VERBS_ENDED: break;
-    }
-    return error_set(endpoint->status == QUOIT_OK ? QUOIT_ERR_CLOSED : endpoint->status, "%s", endpoint->text);
-}
-
-void verbs_disconnect(quoit_endpoint_t *base)
-{
-    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
-    if (endpoint->count > 0) endpoint->count--;
-    if (endpoint->count > 0) return;
-    if (endpoint->life == VERBS_STANDING) {
-        verbs_endpoint_leave(endpoint);
-    } else if (endpoint->life == VERBS_COMING) {
-        endpoint->left_early = !channel_idle(endpoint->channel); /* what was sent is done for its sender, and must still arrive */
-        if (!endpoint->left_early) verbs_endpoint_destroy(endpoint);
-    } else if (endpoint->life != VERBS_LEAVING) {
-        if (endpoint->life == VERBS_PARTED) verbs_endpoint_end(endpoint, QUOIT_OK);
-        endpoint->told = true;
-        list_remove(&endpoint->eventful);
-        verbs_endpoint_reap(endpoint);
-    }
 }

@@ -246,25 +246,21 @@ quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoi
 {
     verbs_transport_t *transport = calloc(1, sizeof *transport);
     if (transport == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: no memory to open the transport");
-    transport->base.ops = &transport_verbs;
-    transport->self = environment->self;
     transport->epoll = transport->timer = -1;
     transport->timer_at = CLOCK_NEVER;
     snprintf(transport->host, sizeof transport->host, "%s", environment->host != NULL ? environment->host : "?");
-    list_init(&transport->endpoints);
-    list_init(&transport->eventful);
     list_init(&transport->active);
-    quoit_status_t status = read_options(transport, environment);
+    quoit_status_t status = endpoints_open(&transport->base, &transport_verbs, &verbs_endpoint_ops, environment->self);
+    if (status == QUOIT_OK) status = read_options(transport, environment);
     if (status == QUOIT_OK) status = open_descriptors(transport);
     if (status == QUOIT_OK) status = open_devices(transport, environment);
     if (status == QUOIT_OK) status = open_control(transport, environment);
-    if (status == QUOIT_OK) status = table_create(&transport->peers);
     if (status != QUOIT_OK) {
-        verbs_close(&transport->base);
+        verbs_close(&transport->base.handle);
         return status;
     }
     log_rails(transport);
-    *result = &transport->base;
+    *result = &transport->base.handle;
     return QUOIT_OK;
 }
 
@@ -273,15 +269,15 @@ quoit_status_t verbs_open(const quoit_transport_environment_t *environment, quoi
 static bool can_say_more(verbs_endpoint_t *endpoint)
 {
     bool more = false;
-    if (endpoint->broken != QUOIT_OK || (endpoint->life != VERBS_STANDING && endpoint->life != VERBS_LEAVING)) return false;
+    if (endpoint->broken != QUOIT_OK || (endpoint->base.life != ENDPOINT_STANDING && endpoint->base.life != ENDPOINT_LEAVING)) return false;
     verbs_cqs_poll(endpoint->transport);
     for (int i = 0; i < endpoint->links; i++) {
         verbs_link_t *link = &endpoint->link_of[i];
         if (link->left || link->broken != QUOIT_OK) continue;
-        channel_write(endpoint->channel, i, VERBS_BUDGET);
-        more = more || (channel_wants_write(endpoint->channel, i) && verbs_stream_can_write(link)) || link->stream.sent != link->stream.acked;
+        channel_write(endpoint->base.channel, i, VERBS_BUDGET);
+        more = more || (channel_wants_write(endpoint->base.channel, i) && verbs_stream_can_write(link)) || link->stream.sent != link->stream.acked;
     }
-    return more && channel_status(endpoint->channel) == QUOIT_OK;
+    return more && channel_status(endpoint->base.channel) == QUOIT_OK;
 }
 
 /* What is queued goes out, and is given a moment to arrive: stopping a queue pair takes back what is on its way. */
@@ -289,19 +285,19 @@ static void farewell(verbs_transport_t *transport)
 {
     uint64_t deadline = clock_deadline(FAREWELL_MS);
     bool more = true;
-    for (list_t *place = transport->endpoints.next; place != &transport->endpoints; place = place->next) {
-        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, link);
-        if (endpoint->life != VERBS_STANDING) continue;
+    for (list_t *place = transport->base.all.next; place != &transport->base.all; place = place->next) {
+        verbs_endpoint_t *endpoint = container_of(place, verbs_endpoint_t, base.node);
+        if (endpoint->base.life != ENDPOINT_STANDING) continue;
         for (int i = 0; i < endpoint->links; i++) {
             endpoint->link_of[i].stream.all_signalled = true;
             verbs_path_say_last(&endpoint->link_of[i]);
         }
-        channel_close(endpoint->channel);
+        channel_close(endpoint->base.channel);
     }
     while (more && clock_now() < deadline) {
         more = false;
-        for (list_t *place = transport->endpoints.next; place != &transport->endpoints; place = place->next)
-            more = can_say_more(container_of(place, verbs_endpoint_t, link)) || more;
+        for (list_t *place = transport->base.all.next; place != &transport->base.all; place = place->next)
+            more = can_say_more(container_of(place, verbs_endpoint_t, base.node)) || more;
     }
 }
 
@@ -331,12 +327,11 @@ void verbs_close(quoit_transport_t *base)
     verbs_transport_t *transport = (verbs_transport_t *)base;
     if (transport == NULL) return;
     farewell(transport);
-    while (!list_is_empty(&transport->endpoints)) verbs_endpoint_destroy(container_of(transport->endpoints.next, verbs_endpoint_t, link));
+    endpoints_close(&transport->base);
     if (transport->control != NULL) transport->control->ops->close(transport->control);
     close_devices(transport);
     if (transport->timer >= 0) close(transport->timer);
     if (transport->epoll >= 0) close(transport->epoll);
-    table_destroy(transport->peers);
     free(transport->slots);
     free(transport);
 }

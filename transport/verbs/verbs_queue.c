@@ -41,7 +41,7 @@ quoit_status_t verbs_queue_stop(verbs_link_t *link, struct ibv_qp *qp, enum ibv_
 {
     struct ibv_qp_attr attributes = {.qp_state = state};
     int error = link->endpoint->transport->library->modify_qp(qp, &attributes, IBV_QP_STATE);
-    if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot stop a queue pair", link->endpoint->name);
+    if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot stop a queue pair", link->endpoint->base.name);
     return QUOIT_OK;
 }
 
@@ -89,7 +89,7 @@ quoit_status_t verbs_queue_connect(verbs_link_t *link, struct ibv_qp *qp, uint32
     memcpy(gid.raw, link->peer.gid, sizeof gid.raw);
     return error_set_errno(QUOIT_ERR_NETWORK, error,
                            "verbs: %s: cannot connect a queue pair from %s port %d to GID %s (is that address reachable from this device's network?)",
-                           link->endpoint->name, port->device, port->port, verbs_gid_text(&gid, text));
+                           link->endpoint->base.name, port->device, port->port, verbs_gid_text(&gid, text));
 }
 
 static struct ibv_qp *make_queue(verbs_link_t *link, uint32_t sends, uint32_t recvs, uint32_t inlined)
@@ -107,7 +107,7 @@ static struct ibv_qp *make_queue(verbs_link_t *link, uint32_t sends, uint32_t re
         qp = transport->library->create_qp(link->rail->pd, &attributes);
     }
     if (qp == NULL)
-        error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: %s: cannot make a queue pair of %u sends and %u receives on %s", link->endpoint->name,
+        error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: %s: cannot make a queue pair of %u sends and %u receives on %s", link->endpoint->base.name,
                         sends, recvs, link->rail->chosen.device);
     else if (inlined > 0)
         link->stream.inlined = attributes.cap.max_inline_data;
@@ -119,7 +119,7 @@ quoit_status_t verbs_queues_create(verbs_link_t *link)
     const verbs_transport_t *transport = link->endpoint->transport;
     uint32_t depth = link->depth = verbs_stream_depth(transport->options.depth, transport->numbers - 1);
     link->grave = calloc(1, sizeof *link->grave);
-    if (link->grave == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: %s: no memory for queue pairs", link->endpoint->name);
+    if (link->grave == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: %s: no memory for queue pairs", link->endpoint->base.name);
     quoit_status_t status = verbs_cq_join(link);
     if (status != QUOIT_OK) return status;
     link->stream.qp = make_queue(link, depth, depth, 220);
@@ -149,7 +149,7 @@ int verbs_queue_rest(verbs_link_t *link, struct ibv_qp **qp)
 static struct ibv_qp *put_to_rest(verbs_link_t *link, struct ibv_qp *qp)
 {
     int error = verbs_queue_rest(link, &qp);
-    if (error != 0) log_warn("verbs", "%s: a queue pair can neither be stopped nor destroyed: %s", link->endpoint->name, strerror(error));
+    if (error != 0) log_warn("verbs", "%s: a queue pair can neither be stopped nor destroyed: %s", link->endpoint->base.name, strerror(error));
     return error == 0 ? qp : NULL;
 }
 
@@ -223,7 +223,7 @@ static void stream_failed(verbs_link_t *link, const struct ibv_wc *completion)
     if (link->broken != QUOIT_OK) return;
     verbs_link_break(link, error_set(verbs_completion_status(completion->status),
                                      "verbs: %s (%s): %s failed: %s (completion status %d, vendor %u; retries %d, QUOIT_VERBS_TIMEOUT %d)",
-                                     link->endpoint->name, link->endpoint->description,
+                                     link->endpoint->base.name, link->endpoint->base.description,
                                      verbs_work_kind(completion->wr_id) == VERBS_STREAM_RECV ? "a receive" : "a send",
                                      verbs_completion_meaning(completion->status), completion->status, completion->vendor_err,
                                      options->retries, options->timeout));

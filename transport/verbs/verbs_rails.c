@@ -24,11 +24,11 @@ enum { FLYING_MOST = 24 };
 static const char *without_name(const verbs_endpoint_t *endpoint, const char *text)
 {
     const char *at = text;
-    size_t name = strlen(endpoint->name), description = strlen(endpoint->description);
+    size_t name = strlen(endpoint->base.name), description = strlen(endpoint->base.description);
     if (strncmp(at, "verbs: ", 7) == 0) at += 7;
-    if (strncmp(at, endpoint->name, name) != 0) return at;
+    if (strncmp(at, endpoint->base.name, name) != 0) return at;
     const char *rest = at + name;
-    if (rest[0] == ' ' && rest[1] == '(' && strncmp(rest + 2, endpoint->description, description) == 0 && rest[2 + description] == ')') rest += description + 3;
+    if (rest[0] == ' ' && rest[1] == '(' && strncmp(rest + 2, endpoint->base.description, description) == 0 && rest[2 + description] == ')') rest += description + 3;
     return strncmp(rest, ": ", 2) == 0 ? rest + 2 : at;
 }
 
@@ -55,7 +55,7 @@ static void leave(verbs_link_t *link)
     verbs_path_leave(link);
     link->left = true;
     error_set(link->broken, "%s", link->cause);
-    channel_lose(link->endpoint->channel, link->number, link->broken);
+    channel_lose(link->endpoint->base.channel, link->number, link->broken);
     verbs_queues_bury(link);
 }
 
@@ -63,7 +63,7 @@ static void leave(verbs_link_t *link)
 static void tell(verbs_link_t *link)
 {
     log_write(link->rail->told ? LOG_INFO : LOG_WARN, "verbs", "rail %s of %s is left: %s; the others carry its part", link->route,
-              link->endpoint->name, link->cause);
+              link->endpoint->base.name, link->cause);
     link->told = link->rail->told = true;
 }
 
@@ -73,14 +73,14 @@ int verbs_rails_look(verbs_endpoint_t *endpoint)
     for (int i = 0; i < endpoint->links; i++) {
         verbs_link_t *link = &endpoint->link_of[i];
         const char *cause = "";
-        channel_pipe_state_t state = channel_pipe_state(endpoint->channel, i, &cause);
+        channel_pipe_state_t state = channel_pipe_state(endpoint->base.channel, i, &cause);
         if (state != CHANNEL_PIPE_GOOD) mark(link, QUOIT_ERR_NETWORK, cause);
         if (link->broken != QUOIT_OK && !link->left) {
             leave(link);
             done++;
         }
         /* When the peer's process has died all rails end, one after the other: only its answer tells that it was the rail. */
-        if (state == CHANNEL_PIPE_LOST && !link->told && channel_status(endpoint->channel) == QUOIT_OK) tell(link);
+        if (state == CHANNEL_PIPE_LOST && !link->told && channel_status(endpoint->base.channel) == QUOIT_OK) tell(link);
     }
     return done;
 }
@@ -120,7 +120,7 @@ void verbs_rails_took(verbs_link_t *link, uint64_t bytes)
 
 void verbs_rails_describe(verbs_endpoint_t *endpoint)
 {
-    size_t used, capacity = sizeof endpoint->description;
+    size_t used, capacity = sizeof endpoint->base.description;
     for (int i = 0; i < endpoint->links; i++) {
         verbs_link_t *link = &endpoint->link_of[i];
         const verbs_candidate_t *port = &link->rail->chosen;
@@ -132,11 +132,11 @@ void verbs_rails_describe(verbs_endpoint_t *endpoint)
     }
     const verbs_link_t *only = &endpoint->link_of[0];
     if (endpoint->links == 1) {
-        snprintf(endpoint->description, capacity, "verbs %s, queue pairs %u and %u", only->route, only->stream.qp->qp_num, only->direct.qp->qp_num);
+        snprintf(endpoint->base.description, capacity, "verbs %s, queue pairs %u and %u", only->route, only->stream.qp->qp_num, only->direct.qp->qp_num);
         return;
     }
-    used = (size_t)snprintf(endpoint->description, capacity, "verbs, %d rails", endpoint->links);
+    used = (size_t)snprintf(endpoint->base.description, capacity, "verbs, %d rails", endpoint->links);
     for (int i = 0; i < endpoint->links && used < capacity; i++)
-        used += (size_t)snprintf(endpoint->description + used, capacity - used, "%s %s, %u Mb/s", i > 0 ? ";" : ":", endpoint->link_of[i].route,
+        used += (size_t)snprintf(endpoint->base.description + used, capacity - used, "%s %s, %u Mb/s", i > 0 ? ";" : ":", endpoint->link_of[i].route,
                                  endpoint->link_of[i].weight);
 }

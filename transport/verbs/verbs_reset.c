@@ -26,7 +26,7 @@ enum { PATH_RESET = 1, PATH_READY = 2, PATH_LAST = 3, PATH_LOST = 4, PATH_LINK_S
 
 static quoit_status_t say(verbs_link_t *link, unsigned kind, uint64_t number, uint64_t count)
 {
-    return channel_path(link->endpoint->channel, kind | (unsigned)link->number << PATH_LINK_SHIFT, link->direct.epoch, number, count);
+    return channel_path(link->endpoint->base.channel, kind | (unsigned)link->number << PATH_LINK_SHIFT, link->direct.epoch, number, count);
 }
 
 bool verbs_path_is_live(const verbs_direct_t *direct) { return direct->state == VERBS_PATH_UP || direct->state == VERBS_PATH_READY; }
@@ -39,7 +39,7 @@ static void path_close(verbs_link_t *link, verbs_path_t state)
     verbs_direct_t *direct = &link->direct;
     direct->state = state;
     if (verbs_queue_rest(link, &direct->qp) != 0)
-        log_error("verbs", "%s: a queue pair can neither be stopped nor destroyed; the peer may still write into memory", link->endpoint->name);
+        log_error("verbs", "%s: a queue pair can neither be stopped nor destroyed; the peer may still write into memory", link->endpoint->base.name);
     direct->write_count = 0;
     direct->flying = 0;
 }
@@ -109,7 +109,7 @@ void verbs_path_stop(verbs_link_t *link)
 {
     const verbs_endpoint_t *endpoint = link->endpoint;
     if (!verbs_path_is_live(&link->direct)) return;
-    if (endpoint->broken != QUOIT_OK || channel_status(endpoint->channel) != QUOIT_OK)
+    if (endpoint->broken != QUOIT_OK || channel_status(endpoint->base.channel) != QUOIT_OK)
         path_close(link, VERBS_PATH_BROKEN);
     else if (link->broken != QUOIT_OK)
         verbs_path_leave(link); /* what progress would do */
@@ -189,7 +189,7 @@ void verbs_path_say_last(verbs_link_t *link)
 {
     if (link->direct.state == VERBS_PATH_LOST) return;
     if (say(link, PATH_LAST, 0, link->direct.ends_taken) != QUOIT_OK)
-        log_warn("verbs", "%s: %s; its last messages may seem lost to it", link->endpoint->name, error_text());
+        log_warn("verbs", "%s: %s; its last messages may seem lost to it", link->endpoint->base.name, error_text());
 }
 
 quoit_status_t verbs_path_arrived(void *context, uint32_t kind, uint64_t epoch, uint64_t number, uint64_t count)

@@ -49,14 +49,14 @@ quoit_status_t verbs_stream_prepare(verbs_link_t *link)
     stream->bytes = 2 * (size_t)depth_of(link) * transport->options.buffer_size;
     stream->memory = aligned_alloc(4096, stream->bytes);
     stream->arrived = malloc(depth_of(link) * sizeof *stream->arrived);
-    if (stream->memory == NULL || stream->arrived == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: %s: no memory for %zu bytes of buffers", link->endpoint->name, stream->bytes);
+    if (stream->memory == NULL || stream->arrived == NULL) return error_set(QUOIT_ERR_NO_MEMORY, "verbs: %s: no memory for %zu bytes of buffers", link->endpoint->base.name, stream->bytes);
     stream->mr = transport->library->reg_mr(link->rail->pd, stream->memory, stream->bytes, IBV_ACCESS_LOCAL_WRITE);
     if (stream->mr == NULL)
         return error_set_errno(QUOIT_ERR_SYSTEM, errno, "verbs: %s: cannot register %zu bytes of buffers (ulimit -l bounds what may be locked)",
-                               link->endpoint->name, stream->bytes);
+                               link->endpoint->base.name, stream->bytes);
     for (uint32_t slot = 0; slot < depth_of(link); slot++) {
         int error = post_recv(link, slot);
-        if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post receive %u of %u", link->endpoint->name, slot, depth_of(link));
+        if (error != 0) return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post receive %u of %u", link->endpoint->base.name, slot, depth_of(link));
     }
     return QUOIT_OK;
 }
@@ -93,7 +93,7 @@ static quoit_status_t refused(verbs_link_t *link, int error)
         link->retry = true;
         return QUOIT_ERR_AGAIN;
     }
-    return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a send", link->endpoint->name);
+    return error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a send", link->endpoint->base.name);
 }
 
 bool verbs_stream_can_write(const verbs_link_t *link)
@@ -163,7 +163,7 @@ static void post_again(verbs_link_t *link, uint32_t slot)
     if (error == 0)
         link->stream.owed++;
     else
-        verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a receive", link->endpoint->name));
+        verbs_link_break(link, error_set_errno(QUOIT_ERR_SYSTEM, error, "verbs: %s: cannot post a receive", link->endpoint->base.name));
 }
 
 void verbs_stream_received(verbs_link_t *link, uint32_t slot, uint32_t length, uint32_t immediate)
@@ -172,7 +172,7 @@ void verbs_stream_received(verbs_link_t *link, uint32_t slot, uint32_t length, u
     stream->credits += immediate & 0xffff;
     link->direct.credits += immediate >> 16;
     if (stream->credits > link->peer.depth || link->direct.credits > 2 * link->peer.direct_recvs) {
-        verbs_link_break(link, error_set(QUOIT_ERR_PROTOCOL, "verbs: %s gives back more buffers than it has", link->endpoint->name));
+        verbs_link_break(link, error_set(QUOIT_ERR_PROTOCOL, "verbs: %s gives back more buffers than it has", link->endpoint->base.name));
         return;
     }
     if (length == 0) {
