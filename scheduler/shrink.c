@@ -41,6 +41,7 @@ typedef struct rank_state {
 
 struct shrink {
     bool calling;            /* this rank is in quoit_comm_shrink */
+    bool made;               /* it has made the new communicator, of which there can be one: its id is a function of the list */
     bool decided;            /* `rank[].list` is what this rank goes by */
     bool heard;              /* `rank[].list` is of an earlier term than ours */
     int term;                /* of the list */
@@ -340,6 +341,8 @@ static quoit_status_t agree(quoit_comm_t *comm, int timeout_ms)
     shrink_t *shrink = state_of(comm);
     quoit_status_t status = shrink ? QUOIT_OK : error_set(QUOIT_ERR_NO_MEMORY, "shrink: %d ranks", comm->size);
     if (status == QUOIT_OK && shrink->calling) status = error_set(QUOIT_ERR_INVALID, "another thread is shrinking communicator %s", comm->name);
+    if (status == QUOIT_OK && shrink->made)
+        status = error_set(QUOIT_ERR_INVALID, "communicator %s has been shrunk already; what came of it can be shrunk when it has failed", comm->name);
     if (status != QUOIT_OK) {
         engine_leave(engine);
         return status;
@@ -388,6 +391,7 @@ static quoit_status_t make(quoit_comm_t *comm, const char *name, int timeout_ms,
     if (status == QUOIT_OK) {
         engine_retain(comm->engine);
         comm->engine->failed = false;
+        comm->shrink->made = true;
         log_info("shrink", "[%s, rank %d] goes on as rank %d of %d", comm->name, comm->rank, own, count);
     }
     engine_leave(comm->engine);
