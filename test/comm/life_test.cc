@@ -69,18 +69,35 @@ std::string content(const std::string &path)
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
+// Leaves in the store what rank 1 of two has set, who was killed while it waited for rank 0.
+void leave_a_record(const std::string &store)
+{
+    Processes before("create", {0, 0}, {"-1", "0", "0", "60000", "0"}, store);
+    double limit = seconds() + 30;
+    while (content(store).find("quoit/record/1") == std::string::npos && seconds() < limit) usleep(1000);
+    before.kill(1, SIGKILL);
+    EXPECT_EQ(before.wait_exit(1, 30), 1000 + SIGKILL) << before.output(1);
+    EXPECT_NE(content(store).find("quoit/record/1"), std::string::npos);
+}
+
+// It has come, as the record says, and it may come again: until the deadline.
+TEST(Create, ARankThatDiedBeforeOthersCame)
+{
+    std::string store = temporary_path("store");
+    leave_a_record(store);
+    Processes ranks("create", {0, 0}, {"-1", "0", "1", "800", "0"}, store);
+    Outcome one = outcome(ranks, 0, "created", 30);
+    EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
+    EXPECT_NE(one.text.find("1 of 2 ranks came but did not go on"), std::string::npos) << one.text;
+    EXPECT_NE(one.text.find("rank 1"), std::string::npos) << one.text;
+    unlink(store.c_str());
+}
+
 // A record of another size whose writer was killed while it waited: nothing, though its successor comes late.
 TEST(Create, ARecordOfTheDeadIsNoMismatch)
 {
     std::string store = temporary_path("store");
-    {
-        Processes before("create", {0, 0}, {"-1", "0", "0", "60000", "0"}, store);
-        double limit = seconds() + 30;
-        while (content(store).find("quoit/record/1") == std::string::npos && seconds() < limit) usleep(1000);
-        before.kill(1, SIGKILL);
-        EXPECT_EQ(before.wait_exit(1, 30), 1000 + SIGKILL) << before.output(1);
-    }
-    ASSERT_NE(content(store).find("quoit/record/1"), std::string::npos);
+    leave_a_record(store);
     Processes ranks("create", {0, 0, 0}, {"-1", "0", "-1", "60000", "900"}, store);
     for (int rank = 0; rank < 3; rank++) {
         Outcome one = outcome(ranks, rank, "created", 60);
