@@ -65,11 +65,11 @@ static void publish_refusal(attempt_t *attempt, quoit_status_t status, const cha
 
 /* ------------------------------------------------------------------ telling */
 
-/* This rank's own failure, rather than what the ranks found together. Once the roster is known, all but the deadline's is. */
+/* This rank's own failure, rather than what the ranks found together. Once the roster is known, all is but the deadline's, and that another process has its place. */
 static bool is_own(const attempt_t *attempt, quoit_status_t status)
 {
     if (attempt->told || attempt->rank_failed || !attempt->engine) return !attempt->engine;
-    if (attempt->rank > 0 && knows_roster(attempt) && status != QUOIT_ERR_TIMEOUT && status != QUOIT_ERR_MISMATCH) return true;
+    if (attempt->rank > 0 && knows_roster(attempt) && status != QUOIT_ERR_TIMEOUT && !attempt->displaced) return true;
     return status == QUOIT_ERR_NO_MEMORY || status == QUOIT_ERR_SYSTEM || status == QUOIT_ERR_INTERNAL;
 }
 
