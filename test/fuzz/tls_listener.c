@@ -62,6 +62,9 @@ typedef union piece {
 
 static piece_t *pieces[SIZES];
 
+/* LeakSanitizer's, where it is linked: what only OpenSSL's pieces point to is no leak. */
+extern void __lsan_register_root_region(const void *begin, size_t bytes) __attribute__((weak));
+
 static void *take_piece(size_t bytes, const char *file, int line)
 {
     static uint8_t *pool;
@@ -79,6 +82,7 @@ static void *take_piece(size_t bytes, const char *file, int line)
             pool = mmap(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             fuzz_check(pool != MAP_FAILED);
             left = POOL;
+            if (__lsan_register_root_region) __lsan_register_root_region(pool, POOL);
         }
         piece = (piece_t *)(void *)pool;
         pool += whole;
