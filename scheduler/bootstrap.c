@@ -15,8 +15,8 @@
  *
  * The store may hold what an earlier attempt left. A rank whose nonce is not in the roster looks again; rank 0, while proofs are
  * missing, looks whether a record has changed, and then publishes a new roster under a new incarnation; a rank that waits for hosts
- * looks whether the roster has changed. What does not fit this world is an error only when nothing has replaced it for a while. So records
- * of different attempts never mix, and all of it ends at the deadline.
+ * looks whether the roster has changed. What does not fit this world is an error only when its writer is known to take part in it, or
+ * nothing has replaced it for a while (bootstrap_doubt.c). So records of different attempts never mix, and all of it ends at the deadline.
  *
  * Two processes that were started as one rank: the second overwrites the record of the first, which sees it while it waits, and leaves.
  */
@@ -41,22 +41,21 @@
 
 enum {
     KEY_CAPACITY = 64,
-    RIVAL_FIRST_MS = 500,  /* until the first look whether another process came as this rank; each pause is twice the one before */
+    RIVAL_FIRST_MS = 500, /* until the first look whether another process came as this rank; each pause is twice the one before */
     RIVAL_MOST_MS = 60000,
-    STALE_WARN_MS = 5000,  /* of waiting beside a roster of another attempt */
-    STALE_MOST_MS = 10000  /* until what does not fit this world is no more taken for a trace of an earlier one */
+    STALE_WARN_MS = 5000  /* of waiting beside a roster of another attempt */
 };
 
 /* ------------------------------------------------------------------ store */
 
-/* "quoit/record/3", "quoit/roster", "quoit/proof/<incarnation>/3", "quoit/hosts/<incarnation>" */
+/* "quoit/record/3", "quoit/answer/3", "quoit/roster", "quoit/proof/<incarnation>/3", "quoit/hosts/<incarnation>" */
 static const char *key_of(const attempt_t *attempt, bootstrap_item_t item, int rank, char key[KEY_CAPACITY])
 {
-    static const char *const names[] = {[ITEM_RECORD] = "record", [ITEM_ROSTER] = "roster", [ITEM_PROOF] = "proof",
+    static const char *const names[] = {[ITEM_RECORD] = "record", [ITEM_ANSWER] = "answer", [ITEM_ROSTER] = "roster", [ITEM_PROOF] = "proof",
                                         [ITEM_HOSTS] = "hosts",   [ITEM_PATHS] = "paths",   [ITEM_BANS] = "bans"};
     char incarnation[24] = "", number[16] = "";
     if (item >= ITEM_PROOF) snprintf(incarnation, sizeof incarnation, "/%016llx", (unsigned long long)attempt->job->id);
-    if (item == ITEM_RECORD || item == ITEM_PROOF || item == ITEM_PATHS) snprintf(number, sizeof number, "/%d", rank);
+    if (item == ITEM_RECORD || item == ITEM_ANSWER || item == ITEM_PROOF || item == ITEM_PATHS) snprintf(number, sizeof number, "/%d", rank);
     snprintf(key, KEY_CAPACITY, "quoit/%s%s%s", names[item], incarnation, number);
     return key;
 }
@@ -277,8 +276,9 @@ static quoit_status_t read_roster(attempt_t *attempt, const uint8_t *bytes, size
 }
 
 /* Rank 0: is this record one that belongs here? */
-static quoit_status_t check_record(const attempt_t *attempt, int rank, const job_record_t *record)
+static quoit_status_t check_record(attempt_t *attempt, int rank, const job_record_t *record)
 {
+    attempt->widest = record->size;
     if (record->rank != rank)
         return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the record of rank %d says that it is rank %d's", rank, record->rank);
     if (record->size != attempt->size)
@@ -348,29 +348,27 @@ quoit_status_t bootstrap_tell_missing(attempt_t *attempt, bootstrap_item_t item,
                      store_description(attempt->store), missing == 1 ? "rank" : "ranks", list);
 }
 
-/* How long to wait for what replaces a trace of an earlier attempt of another size, setting or version: it is an error only then. */
-static uint64_t stale_until(const attempt_t *attempt)
-{
-    int left = clock_left_ms(attempt->deadline);
-    return clock_deadline(left >= 0 && left / 3 < STALE_MOST_MS ? left / 3 : STALE_MOST_MS);
-}
-
 /*
- * Word of a failure may be of an earlier attempt, and so may a record that does not belong here: that counts when no record has replaced it
- * for a while, or one that belongs here as little.
+ * Word of a failure may be of an earlier attempt, and so may a record that does not belong here: that counts when no record has replaced it for a
+ * while, or one that belongs here as little, or when its writer is known to wait.
  */
 static quoit_status_t gather_record(attempt_t *attempt, int rank, job_record_t *record)
 {
-    uint64_t until = CLOCK_NEVER, refused = 0;
+    uint64_t failed_until = CLOCK_NEVER;
+    doubt_t doubt = {0};
     for (;;) {
         quoit_status_t status = bootstrap_get_record(attempt, rank, -1, record);
         bool failed = attempt->rank_failed;
         if (status == QUOIT_OK) status = check_record(attempt, rank, record);
         else if (!failed) return status;
-        if (status == QUOIT_OK || clock_now() >= until || bootstrap_is_over(attempt)) return status;
-        if (!failed && refused != 0 && record->nonce != refused) return status;
-        if (until == CLOCK_NEVER) until = failed ? clock_deadline(LOOK_AGAIN_MS) : stale_until(attempt);
-        if (!failed) refused = record->nonce;
+        if (status == QUOIT_OK || clock_now() >= failed_until || bootstrap_is_over(attempt)) return status;
+        if (failed) {
+            if (failed_until == CLOCK_NEVER) failed_until = clock_deadline(LOOK_AGAIN_MS);
+        } else {
+            if (doubt.until == 0) doubt = bootstrap_doubt(attempt, record);
+            if (record->nonce != doubt.nonce) return status;
+            if (bootstrap_doubt_is_over(attempt, rank, &doubt)) return check_record(attempt, rank, record); /* its text, once more */
+        }
         poll(NULL, 0, LOOK_AGAIN_FIRST_MS);
     }
 }
@@ -394,6 +392,12 @@ static quoit_status_t tell_other_size(const attempt_t *attempt, const uint8_t *r
                      attempt->size, roster_size(roster));
 }
 
+static quoit_status_t tell_no_roster(const attempt_t *attempt)
+{
+    return error_set(QUOIT_ERR_TIMEOUT, "timed out: rank 0 has not come, or still waits for others, at %s; rank %d waited for it",
+                     store_description(attempt->store), attempt->rank);
+}
+
 /* Others: wait for a roster that knows this attempt. */
 static quoit_status_t await_roster(attempt_t *attempt)
 {
@@ -404,21 +408,21 @@ static quoit_status_t await_roster(attempt_t *attempt)
         void *value = NULL;
         size_t length = 0;
         quoit_status_t status = get_watchfully(attempt, ITEM_ROSTER, 0, &value, &length);
-        if (status == QUOIT_ERR_TIMEOUT)
-            return error_set(status, "timed out: rank 0 has not come, or still waits for others, at %s; rank %d waited for it",
-                             store_description(attempt->store), attempt->rank);
+        if (status == QUOIT_ERR_TIMEOUT) return tell_no_roster(attempt);
         if (status == QUOIT_OK) status = read_roster(attempt, value, length);
+        bool question = status == QUOIT_ERR_AGAIN && bootstrap_answer(attempt, value, length);
         if (status == QUOIT_ERR_AGAIN && roster_lacks(value, length, attempt->rank)) {
             if (clock_now() >= until) status = tell_other_size(attempt, value);
-            else if (until == CLOCK_NEVER) until = stale_until(attempt);
+            else if (until == CLOCK_NEVER) until = bootstrap_doubt_until(attempt);
         }
-        if (status == QUOIT_ERR_AGAIN) snprintf(other, sizeof other, "%s", roster_is_failure(value, length) ? "" : error_text());
+        if (status == QUOIT_ERR_AGAIN && !question) snprintf(other, sizeof other, "%s", roster_is_failure(value, length) ? "" : error_text());
         bootstrap_forget(value, length);
         if (status != QUOIT_ERR_AGAIN) return status;
+        if (bootstrap_is_over(attempt) && question) return tell_no_roster(attempt);
         if (bootstrap_is_over(attempt))
             return error_set(QUOIT_ERR_TIMEOUT, "timed out: %s holds a roster of an earlier attempt only%s; rank 0 has not come for this one",
                              store_description(attempt->store), other);
-        if (clock_now() >= warn) {
+        if (clock_now() >= warn && !question) {
             log_warn("bootstrap", "rank %d still waits for rank 0: %s holds a roster of an earlier attempt%s", attempt->rank,
                      store_description(attempt->store), other);
             warn = CLOCK_NEVER;

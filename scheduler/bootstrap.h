@@ -5,6 +5,7 @@
  *   bootstrap_hosts.c    who shares a host
  *   bootstrap_paths.c    which transports work
  *   bootstrap_failure.c  word of a failure
+ *   bootstrap_doubt.c    what does not fit this world: is it of this attempt?
  *   bootstrap_decode.c   parsers of proofs and bans
  */
 #ifndef QUOIT_SCHEDULER_BOOTSTRAP_H
@@ -28,13 +29,18 @@ typedef struct attempt {
     uint64_t deadline;
     job_record_t own;
     job_t *job;
+    uint64_t answered; /* the newest question of rank 0's to which this rank has said that it lives; 0: none */
+    int widest;        /* rank 0: the largest size of a world that another rank has told of, where that was an error */
     bool told;        /* the error came from the store: the others know */
     bool rank_failed; /* the newest look at a record found word of that rank's failure instead */
     bool displaced;   /* another process came as this rank, and the others may be about to go on with it */
 } attempt_t;
 
-/** What the store holds, in the order in which it comes there: see bootstrap.c. Of each rank: RECORD, PROOF, PATHS; of an incarnation: PROOF and all behind it. */
-typedef enum bootstrap_item { ITEM_RECORD, ITEM_ROSTER, ITEM_PROOF, ITEM_HOSTS, ITEM_PATHS, ITEM_BANS } bootstrap_item_t;
+/**
+ * What the store holds, in the order in which it comes there: see bootstrap.c. Of each rank: RECORD, ANSWER, PROOF, PATHS; of an incarnation: PROOF
+ * and all behind it.
+ */
+typedef enum bootstrap_item { ITEM_RECORD, ITEM_ANSWER, ITEM_ROSTER, ITEM_PROOF, ITEM_HOSTS, ITEM_PATHS, ITEM_BANS } bootstrap_item_t;
 
 /* Why a rank shares no memory with some other; of two reasons the higher tells more. */
 typedef enum lack_kind {
@@ -104,6 +110,23 @@ quoit_status_t bootstrap_read_proof(const uint8_t *bytes, size_t got, int rank, 
  * Add what is listed to the job's bans, one for each two hosts. `by`: only pairs of this rank are believed; -1: all. ERR_PROTOCOL when it is no list.
  */
 quoit_status_t bootstrap_take_bans(job_t *job, const uint8_t *bytes, size_t length, int by);
+
+/* bootstrap_doubt.c */
+
+/** Rank 0 has a record that does not fit this world. */
+typedef struct doubt {
+    uint64_t until, ask_at; /* times */
+    uint64_t nonce;         /* the record's */
+    uint64_t question;      /* 0: not asked yet */
+} doubt_t;
+
+doubt_t bootstrap_doubt(const attempt_t *attempt, const job_record_t *record);
+/** Does the record count, since its writer lives, or nothing has replaced it for too long? Asks when it is time for that; to be called again. */
+bool bootstrap_doubt_is_over(attempt_t *attempt, int rank, doubt_t *doubt);
+/** So long what does not fit, and whose writer cannot be asked, may be a trace of an earlier attempt. */
+uint64_t bootstrap_doubt_until(const attempt_t *attempt);
+/** Others, of what is in the place of the roster: is it a question? If it is this rank's, it is answered. */
+bool bootstrap_answer(attempt_t *attempt, const uint8_t *bytes, size_t length);
 
 /* bootstrap_failure.c */
 

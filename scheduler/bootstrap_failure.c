@@ -18,23 +18,35 @@
 
 /* ------------------------------------------------------------------ in the place of the roster */
 
+enum { MOST_BEYOND = 1000 };
+
+/* Where a rank was started for a larger world, those that have no place in this one may have come as well. */
+static int ranks_to_tell(const attempt_t *attempt)
+{
+    int beyond = attempt->widest > attempt->size ? attempt->widest - attempt->size : 0;
+    return attempt->size + (beyond < MOST_BEYOND ? beyond : MOST_BEYOND);
+}
+
 /* The nonces of those that have come, or are about to come; 0 for the others. */
-static void gather_nonces(attempt_t *attempt, uint64_t *nonce)
+static void gather_nonces(attempt_t *attempt, uint64_t *nonce, int ranks)
 {
     uint64_t until = clock_deadline(LOOK_AGAIN_MS);
-    for (int rank = 1; rank < attempt->size; rank++) {
+    for (int rank = 1; rank < ranks; rank++) {
         job_record_t record;
-        if (attempt->job) nonce[rank] = attempt->job->record[rank].nonce;
-        if (nonce[rank] == 0 && bootstrap_get_record(attempt, rank, clock_left_ms(until), &record) == QUOIT_OK) nonce[rank] = record.nonce;
+        bool beyond = rank >= attempt->size; /* has had the time of a doubt to come */
+        if (attempt->job && !beyond) nonce[rank] = attempt->job->record[rank].nonce;
+        if (nonce[rank] == 0 && bootstrap_get_record(attempt, rank, beyond ? 1 : clock_left_ms(until), &record) == QUOIT_OK) nonce[rank] = record.nonce;
+        if (nonce[rank] == 0 && beyond) return;
     }
 }
 
 static void publish_failure(attempt_t *attempt, quoit_status_t status, const char *text)
 {
     size_t length = 0;
-    uint64_t *nonce = calloc((size_t)attempt->size, sizeof *nonce);
-    if (nonce) gather_nonces(attempt, nonce);
-    uint8_t *bytes = nonce ? roster_failure_encode(nonce, attempt->size, status, text, &length) : NULL;
+    int ranks = ranks_to_tell(attempt);
+    uint64_t *nonce = calloc((size_t)ranks, sizeof *nonce);
+    if (nonce) gather_nonces(attempt, nonce, ranks);
+    uint8_t *bytes = nonce ? roster_failure_encode(nonce, ranks, status, text, &length) : NULL;
     if (bytes) (void)bootstrap_set(attempt, ITEM_ROSTER, 0, bytes, length);
     free(nonce);
     free(bytes);
@@ -53,11 +65,11 @@ static void publish_refusal(attempt_t *attempt, quoit_status_t status, const cha
 
 /* ------------------------------------------------------------------ telling */
 
-/* This rank's own failure, rather than what the ranks found together. Once the roster is known, all but the deadline's is. */
+/* This rank's own failure, rather than what the ranks found together. Once the roster is known, all is but the deadline's, and that another process has its place. */
 static bool is_own(const attempt_t *attempt, quoit_status_t status)
 {
     if (attempt->told || attempt->rank_failed || !attempt->engine) return !attempt->engine;
-    if (attempt->rank > 0 && knows_roster(attempt) && status != QUOIT_ERR_TIMEOUT && status != QUOIT_ERR_MISMATCH) return true;
+    if (attempt->rank > 0 && knows_roster(attempt) && status != QUOIT_ERR_TIMEOUT && !attempt->displaced) return true;
     return status == QUOIT_ERR_NO_MEMORY || status == QUOIT_ERR_SYSTEM || status == QUOIT_ERR_INTERNAL;
 }
 

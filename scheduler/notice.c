@@ -101,7 +101,7 @@ quoit_status_t notice_shrink_decode(const void *data, size_t length, notice_shri
     const unsigned char *bytes = data;
     if (length < NOTICE_SHRINK_SIZE) return error_set(QUOIT_ERR_PROTOCOL, "a notice of shrinking of %zu bytes is too short", length);
     uint32_t kind = bytes_get32(bytes + NOTICE_HEADER_SIZE), size = bytes_get32(bytes + NOTICE_HEADER_SIZE + 8);
-    if (kind < SHRINK_JOIN || kind > SHRINK_GO || size > INT32_MAX || length != notice_shrink_length((int)size))
+    if (kind < SHRINK_JOIN || kind > SHRINK_TAKE || size > INT32_MAX || length != notice_shrink_length((int)size))
         return error_set(QUOIT_ERR_PROTOCOL, "a notice of shrinking, kind %u, of %zu bytes for %u ranks", kind, length, size);
     message->kind = (shrink_kind_t)kind;
     message->term = (int32_t)bytes_get32(bytes + NOTICE_HEADER_SIZE + 4);

@@ -54,7 +54,7 @@ size_t notice_call_encode(uint64_t comm, int source, const notice_call_t *messag
 quoit_status_t notice_call_decode(const void *data, size_t length, notice_call_t *message);
 
 /* Agreement of the survivors: see shrink.c. Two bits a rank follow. */
-typedef enum shrink_kind { SHRINK_JOIN = 1, SHRINK_LEAD = 2, SHRINK_GO = 3 } shrink_kind_t;
+typedef enum shrink_kind { SHRINK_JOIN = 1, SHRINK_LEAD = 2, SHRINK_GO = 3, SHRINK_OFFER = 4, SHRINK_TAKE = 5 } shrink_kind_t;
 typedef enum shrink_mark { SHRINK_UNKNOWN, SHRINK_DOUBTFUL, SHRINK_LOST, SHRINK_MEMBER } shrink_mark_t;
 
 typedef struct notice_shrink {

@@ -4,6 +4,7 @@
  *   roster   magic 2, kind 0 2, size 4, incarnation 8, secret 32, tuning 44, then a record a rank (job_record.c)
  *   failure  magic 2, kind 1 2, status 4, count 4, a nonce of 8 for each of `count` ranks, text
  *   refusal  magic 2, kind 2 2, status 4, text
+ *   question magic 2, kind 3 2, rank 4, nonce 8, question 8
  *   hosts    4 a rank
  */
 #include "scheduler/roster.h"
@@ -19,6 +20,7 @@ enum {
     KIND_ROSTER = 0,
     KIND_FAILURE = 1,
     KIND_REFUSAL = 2,
+    KIND_QUESTION = 3,
     REFUSAL_HEADER = 8,
     TUNING_SIZE = 44,
     FAILURE_HEADER = 12,
@@ -108,8 +110,14 @@ static quoit_status_t decode_records(const uint8_t *at, const uint8_t *end, uint
     return at == end ? QUOIT_OK : error_set(QUOIT_ERR_PROTOCOL, "bootstrap: the roster is damaged: %zu bytes too many", (size_t)(end - at));
 }
 
+static bool is_question(const uint8_t *bytes, size_t length)
+{
+    return length == ROSTER_QUESTION_SIZE && bytes_get16(bytes) == MAGIC && bytes_get16(bytes + 2) == KIND_QUESTION;
+}
+
 quoit_status_t roster_decode(const uint8_t *bytes, size_t length, uint64_t nonce, job_t *job)
 {
+    if (is_question(bytes, length)) return QUOIT_ERR_AGAIN;
     if (length < FAILURE_HEADER || bytes_get16(bytes) != MAGIC || bytes_get16(bytes + 2) > KIND_FAILURE)
         return error_set(QUOIT_ERR_PROTOCOL, "bootstrap: key quoit/roster of the store holds %zu bytes that are no roster; is it used by something else?", length);
     if (bytes_get16(bytes + 2) == KIND_FAILURE) return decode_failure(bytes, length, nonce);
@@ -162,7 +170,7 @@ uint32_t roster_size(const uint8_t *bytes) { return bytes_get32(bytes + 4); }
 
 bool roster_is_other(const uint8_t *bytes, size_t length, uint64_t id)
 {
-    return roster_is_failure(bytes, length) || (length >= ROSTER_HEADER && bytes_get64(bytes + 8) != id);
+    return roster_is_failure(bytes, length) || is_question(bytes, length) || (length >= ROSTER_HEADER && bytes_get64(bytes + 8) != id);
 }
 
 size_t roster_refusal_encode(quoit_status_t status, const char *text, uint8_t bytes[ROSTER_REFUSAL_CAPACITY])
@@ -184,6 +192,24 @@ quoit_status_t roster_refusal_decode(const uint8_t *bytes, size_t length)
 {
     if (!roster_is_refusal(bytes, length)) return error_set(QUOIT_ERR_PROTOCOL, "%zu bytes that are no word of a failure", length);
     return take_status((int32_t)bytes_get32(bytes + 4), bytes + REFUSAL_HEADER, length - REFUSAL_HEADER, "a rank could not join, and did not say why");
+}
+
+void roster_question_encode(int rank, uint64_t nonce, uint64_t question, uint8_t bytes[ROSTER_QUESTION_SIZE])
+{
+    bytes_put16(bytes, MAGIC);
+    bytes_put16(bytes + 2, KIND_QUESTION);
+    bytes_put32(bytes + 4, (uint32_t)rank);
+    bytes_put64(bytes + 8, nonce);
+    bytes_put64(bytes + 16, question);
+}
+
+bool roster_question_decode(const uint8_t *bytes, size_t length, int *rank, uint64_t *nonce, uint64_t *question)
+{
+    if (!is_question(bytes, length)) return false;
+    *rank = (int)bytes_get32(bytes + 4);
+    *nonce = bytes_get64(bytes + 8);
+    *question = bytes_get64(bytes + 16);
+    return true;
 }
 
 void roster_hosts_encode(const int *hosts, int size, uint8_t *bytes)

@@ -8,14 +8,16 @@
  *
  *   JOIN   member -> leader   "I follow you", again whenever it has a new leader or knows of a further loss
  *   LEAD   leader -> all      "I lead"; whoever still followed an earlier one learns that it is lost
- *   GO     leader -> all      the list: all that joined. Nobody in it: the rest is too small a part to go on, see enough_are_left
+ *   OFFER  leader -> members  the list: all that joined
+ *   TAKE   member -> leader   "I take your offer", if it follows that leader still
+ *   GO     leader -> all      it is decided: enough have taken it. Nobody in it: the rest is too small a part to go on, see enough
  *
- * Invariant: a rank takes a GO only from the term that it is in, and passes it on before it returns. A rank in a later term tells its
- * leader of a GO of an earlier one, which that leader then takes over. A leader decides alone only when each rank that is not lost has
- * joined it, hence has not returned with another list. So two lists can be returned only to ranks that have lost each other, and
- * enough_are_left forbids one of the two.
+ * Invariant: an offer is decided when those that have taken it are enough to go on without all others that may live; and a rank takes none of a term
+ * that it has left. So of two offers that are decided, by leaders who know nothing of each other, both have been taken by some rank (unless it
+ * died), and that rank has told the later leader of the earlier offer with its JOIN; that leader then offers the same list. A leader with an offer
+ * that nobody takes cannot go on by itself: those that had joined it may be in another part by now. What is decided is passed on before a rank returns.
  *
- * Cost: two notices a rank, and one to each rank that it is connected to already.
+ * Cost: four notices a rank, and one to each rank that it is connected to already.
  */
 #include "scheduler/shrink.h"
 
@@ -31,20 +33,21 @@
 #include <string.h>
 
 enum { RELAY_FURTHER = 3 /* ranks of the list that a GO is passed on to although nothing joins them yet: the next leaders */ };
-enum { FLAG_JOINED = 1, FLAG_OWES_LEAD = 2, FLAG_OWES_GO = 4 };
+enum { FLAG_JOINED = 1, FLAG_TAKEN = 2, FLAG_OWES_LEAD = 4, FLAG_OWES_OFFER = 8, FLAG_OWES_TAKE = 16, FLAG_OWES_GO = 32 };
 
 typedef struct rank_state {
     uint8_t mark;  /* shrink_mark_t: UNKNOWN, DOUBTFUL, LOST */
-    uint8_t list;  /* shrink_mark_t of the list that was decided, or heard of */
+    uint8_t list;  /* shrink_mark_t of the list that was decided, offered, or taken */
     uint8_t flags;
 } rank_state_t;
 
 struct shrink {
     bool calling;            /* this rank is in quoit_comm_shrink */
+    bool made;               /* it has made the new communicator, of which there can be one: its id is a function of the list */
     bool decided;            /* `rank[].list` is what this rank goes by */
-    bool heard;              /* `rank[].list` is of an earlier term than ours */
+    bool offered;            /* this rank leads, and has offered `rank[].list` */
+    bool heard;              /* `rank[].list` is another leader's offer, taken, or heard of */
     int term;                /* of the list */
-    int heard_from;
     int leader, told;        /* told: whom our newest JOIN went to; -1 */
     bool answered;           /* the leader has said that it leads */
     int given_up;            /* leaders that kept silent */
@@ -107,19 +110,22 @@ static quoit_status_t send_notice(quoit_comm_t *comm, shrink_t *shrink, int rank
     quoit_endpoint_t *endpoint = NULL;
     quoit_status_t status = job_endpoint(comm->job, comm->job_rank[rank], &endpoint);
     if (status != QUOIT_OK) return status;
-    notice_shrink_t message = {.kind = kind, .term = kind == SHRINK_GO ? shrink->term : shrink->leader, .size = comm->size};
+    bool tells_list = kind == SHRINK_GO || kind == SHRINK_OFFER;
+    notice_shrink_t message = {.kind = kind, .term = tells_list ? shrink->term : shrink->leader, .size = comm->size};
     size_t length = notice_shrink_encode(comm->id, comm->rank, &message, notice);
     for (int i = 0; i < comm->size; i++)
-        notice_shrink_set_mark(notice, i, (shrink_mark_t)(kind == SHRINK_GO ? shrink->rank[i].list : shrink->rank[i].mark));
+        notice_shrink_set_mark(notice, i, (shrink_mark_t)(tells_list ? shrink->rank[i].list : shrink->rank[i].mark));
     return endpoint->transport->ops->notify(endpoint, notice, length);
 }
 
 static void send_owed(quoit_comm_t *comm, shrink_t *shrink)
 {
+    static const struct { uint8_t flag; shrink_kind_t kind; } owed[] = {
+        {FLAG_OWES_LEAD, SHRINK_LEAD}, {FLAG_OWES_OFFER, SHRINK_OFFER}, {FLAG_OWES_TAKE, SHRINK_TAKE}, {FLAG_OWES_GO, SHRINK_GO}};
     for (int rank = 0; rank < comm->size; rank++) {
         uint8_t *flags = &shrink->rank[rank].flags;
-        if (*flags & FLAG_OWES_LEAD && send_notice(comm, shrink, rank, SHRINK_LEAD) != QUOIT_ERR_AGAIN) *flags &= (uint8_t)~FLAG_OWES_LEAD;
-        if (*flags & FLAG_OWES_GO && send_notice(comm, shrink, rank, SHRINK_GO) != QUOIT_ERR_AGAIN) *flags &= (uint8_t)~FLAG_OWES_GO;
+        for (size_t i = 0; i < sizeof owed / sizeof *owed; i++)
+            if (*flags & owed[i].flag && send_notice(comm, shrink, rank, owed[i].kind) != QUOIT_ERR_AGAIN) *flags &= (uint8_t)~owed[i].flag;
     }
 }
 
@@ -157,20 +163,40 @@ static void merge(quoit_comm_t *comm, shrink_t *shrink, const void *data)
     }
 }
 
-static void take_go(quoit_comm_t *comm, shrink_t *shrink, int source, const void *data, int term)
+static void copy_list(quoit_comm_t *comm, shrink_t *shrink, const void *data, int term)
 {
-    if (shrink->decided || (shrink->heard && shrink->term >= term)) return;
     for (int rank = 0; rank < comm->size; rank++) shrink->rank[rank].list = (uint8_t)notice_shrink_mark(data, rank);
     shrink->term = term;
-    bool left_out = shrink->rank[comm->rank].list != SHRINK_MEMBER;
-    if (left_out || (shrink->calling && term == shrink->leader)) {
-        decide(comm, shrink, term);
-        return;
-    }
-    /* Of a term that we have left: our leader is to know. */
+}
+
+/* Our leader's, or one of an earlier term, of which our leader is to know. What we offer ourselves stays. */
+static void take_offer(quoit_comm_t *comm, shrink_t *shrink, int source, const void *data, int term)
+{
+    bool current = shrink->calling && term == shrink->leader && source == shrink->leader;
+    if (shrink->decided || shrink->offered || (shrink->heard && shrink->term >= term && !current)) return;
+    copy_list(comm, shrink, data, term);
     shrink->heard = true;
-    shrink->heard_from = source;
-    shrink->told = -1;
+    if (current) {
+        shrink->answered = true;
+        shrink->rank[source].flags |= FLAG_OWES_TAKE;
+    } else {
+        shrink->told = -1;
+    }
+}
+
+static bool names_nobody(const quoit_comm_t *comm, const void *data)
+{
+    for (int rank = 0; rank < comm->size; rank++)
+        if (notice_shrink_mark(data, rank) == SHRINK_MEMBER) return false;
+    return true;
+}
+
+/* That nobody goes on is the word of one leader for those that follow it; a list that is decided is everybody's. */
+static void take_go(quoit_comm_t *comm, shrink_t *shrink, const void *data, int term)
+{
+    if (shrink->decided || (names_nobody(comm, data) && !(shrink->calling && term == shrink->leader))) return;
+    copy_list(comm, shrink, data, term);
+    decide(comm, shrink, term);
 }
 
 void shrink_receive(quoit_comm_t *comm, int source, const void *data, size_t length)
@@ -186,18 +212,26 @@ void shrink_receive(quoit_comm_t *comm, int source, const void *data, size_t len
         return;
     }
     if (message.kind == SHRINK_GO) {
-        take_go(comm, shrink, source, data, message.term);
+        take_go(comm, shrink, data, message.term);
+        return;
+    }
+    if (message.kind == SHRINK_OFFER) {
+        take_offer(comm, shrink, source, data, message.term);
         return;
     }
     merge(comm, shrink, data);
+    if (message.kind == SHRINK_TAKE) {
+        if (shrink->offered && message.term == comm->rank) shrink->rank[source].flags |= FLAG_TAKEN;
+        return;
+    }
+    if (shrink->decided) { /* it came late, or again: it is told what was decided, in the term it is in */
+        shrink->term = message.term;
+        (void)send_notice(comm, shrink, source, SHRINK_GO);
+    }
     if (message.kind == SHRINK_LEAD) {
         choose_leader(comm, shrink);
         shrink->answered = shrink->answered || source == shrink->leader;
         return;
-    }
-    if (shrink->decided && message.term == comm->rank) { /* it came late, or again: it is told what was decided, in the term it is in */
-        shrink->term = comm->rank;
-        (void)send_notice(comm, shrink, source, SHRINK_GO);
     }
     if (message.term == comm->rank) shrink->rank[source].flags |= FLAG_JOINED | (shrink->calling ? FLAG_OWES_LEAD : 0);
 }
@@ -205,23 +239,31 @@ void shrink_receive(quoit_comm_t *comm, int source, const void *data, size_t len
 /* ------------------------------------------------------------------ the leader */
 
 /*
- * May the ranks that are left go on? Those lost for certain do not count. The doubtful may be alive, and may take us for lost: so the
+ * May some of the ranks go on without the others? Those lost for certain do not count. The others may be alive, and may take us for lost: so the
  * part with more ranks goes on, of two equal parts the one with the lowest rank.
  */
-static bool enough_are_left(const quoit_comm_t *comm, const shrink_t *shrink)
+static bool enough(const quoit_comm_t *comm, const shrink_t *shrink, bool (*goes_on)(const quoit_comm_t *comm, const shrink_t *shrink, int rank))
 {
-    int left = 0, doubtful = 0, lowest_left = comm->size, lowest_doubtful = comm->size;
+    int on = 0, others = 0, lowest_on = comm->size, lowest_other = comm->size;
     for (int rank = comm->size - 1; rank >= 0; rank--) {
-        shrink_mark_t mark = (shrink_mark_t)shrink->rank[rank].mark;
-        if (mark == SHRINK_UNKNOWN) {
-            left++;
-            lowest_left = rank;
-        } else if (mark == SHRINK_DOUBTFUL) {
-            doubtful++;
-            lowest_doubtful = rank;
-        }
+        if (shrink->rank[rank].mark == SHRINK_LOST) continue;
+        bool is_on = goes_on(comm, shrink, rank);
+        on += is_on;
+        others += !is_on;
+        *(is_on ? &lowest_on : &lowest_other) = rank;
     }
-    return left > doubtful || (left == doubtful && lowest_left < lowest_doubtful);
+    return on > others || (on == others && lowest_on < lowest_other);
+}
+
+static bool is_left(const quoit_comm_t *comm, const shrink_t *shrink, int rank)
+{
+    (void)comm;
+    return shrink->rank[rank].mark == SHRINK_UNKNOWN;
+}
+
+static bool has_taken(const quoit_comm_t *comm, const shrink_t *shrink, int rank)
+{
+    return rank == comm->rank || shrink->rank[rank].flags & FLAG_TAKEN;
 }
 
 /* Tell every rank, once: those that have joined, and those that follow an earlier leader, or are gone without our knowing. */
@@ -236,25 +278,41 @@ static void announce(quoit_comm_t *comm, shrink_t *shrink, uint64_t now)
     shrink->patient_until = now + span / 8 > half ? now + span / 8 : half;
 }
 
-static void lead(quoit_comm_t *comm, shrink_t *shrink, uint64_t now)
+static void offer(const quoit_comm_t *comm, shrink_t *shrink)
 {
-    if (!shrink->answered) announce(comm, shrink, now);
-    if (shrink->heard && shrink->rank[shrink->heard_from].mark != SHRINK_LOST) {
-        decide(comm, shrink, comm->rank);
-        return;
-    }
+    for (int rank = 0; rank < comm->size; rank++)
+        if (rank != comm->rank && shrink->rank[rank].list == SHRINK_MEMBER && !(shrink->rank[rank].flags & FLAG_TAKEN))
+            shrink->rank[rank].flags |= FLAG_OWES_OFFER;
+}
+
+/* All that are left have joined, or had their time: what is offered to them? False: not yet, or they are too few. */
+static bool choose_list(quoit_comm_t *comm, shrink_t *shrink, uint64_t now)
+{
     for (int rank = 0; rank < comm->size; rank++) {
         rank_state_t *state = &shrink->rank[rank];
         if (rank == comm->rank || state->mark != SHRINK_UNKNOWN || state->flags & FLAG_JOINED) continue;
-        if (now < shrink->patient_until) return;
+        if (now < shrink->patient_until) return false;
         set_mark(shrink, rank, SHRINK_DOUBTFUL);
     }
-    bool enough = enough_are_left(comm, shrink);
-    for (int rank = 0; rank < comm->size; rank++) {
+    bool are_enough = enough(comm, shrink, is_left);
+    for (int rank = 0; rank < comm->size && !(are_enough && shrink->heard); rank++) {
         uint8_t mark = shrink->rank[rank].mark;
-        shrink->rank[rank].list = mark == SHRINK_UNKNOWN && enough ? SHRINK_MEMBER : mark;
+        shrink->rank[rank].list = mark == SHRINK_UNKNOWN && are_enough ? SHRINK_MEMBER : mark;
     }
-    decide(comm, shrink, comm->rank);
+    if (!are_enough) decide(comm, shrink, comm->rank);
+    return are_enough;
+}
+
+static void lead(quoit_comm_t *comm, shrink_t *shrink, uint64_t now)
+{
+    if (!shrink->answered) announce(comm, shrink, now);
+    if (!shrink->offered && choose_list(comm, shrink, now)) {
+        shrink->offered = true;
+        shrink->heard = false;
+        shrink->term = comm->rank;
+        offer(comm, shrink);
+    }
+    if (shrink->offered && enough(comm, shrink, has_taken)) decide(comm, shrink, comm->rank);
 }
 
 /* ------------------------------------------------------------------ members */
@@ -265,8 +323,8 @@ static void follow(quoit_comm_t *comm, shrink_t *shrink, uint64_t now)
     if (shrink->told != shrink->leader) {
         quoit_status_t status = send_notice(comm, shrink, shrink->leader, SHRINK_JOIN);
         if (status == QUOIT_ERR_AGAIN) return;
-        if (shrink->heard && shrink->rank[shrink->heard_from].mark != SHRINK_LOST)
-            if (send_notice(comm, shrink, shrink->leader, SHRINK_GO) == QUOIT_ERR_AGAIN) return;
+        if (shrink->heard && shrink->term != shrink->leader)
+            if (send_notice(comm, shrink, shrink->leader, SHRINK_OFFER) == QUOIT_ERR_AGAIN) return;
         shrink->told = shrink->leader;
     }
     /* A leader leaves silent ranks out at half the time: so one that lives has spoken by now. */
@@ -299,7 +357,7 @@ static void list_ranks(const quoit_comm_t *comm, bool of_list, shrink_mark_t wan
     text[0] = '\0';
     for (int rank = 0; rank < comm->size; rank++) {
         const rank_state_t *state = &comm->shrink->rank[rank];
-        if ((of_list ? state->list : state->mark) != wanted || (!of_list && wanted == SHRINK_UNKNOWN && (rank == comm->rank || state->flags & FLAG_JOINED)))
+        if ((of_list ? state->list : state->mark) != wanted || (!of_list && wanted == SHRINK_UNKNOWN && (rank == comm->rank || state->flags & (comm->shrink->offered ? FLAG_TAKEN : FLAG_JOINED))))
             continue;
         size_t length = strlen(text);
         snprintf(text + length, capacity - length, "%s%s", length ? ", " : "", comm_rank_name(comm, rank));
@@ -340,6 +398,8 @@ static quoit_status_t agree(quoit_comm_t *comm, int timeout_ms)
     shrink_t *shrink = state_of(comm);
     quoit_status_t status = shrink ? QUOIT_OK : error_set(QUOIT_ERR_NO_MEMORY, "shrink: %d ranks", comm->size);
     if (status == QUOIT_OK && shrink->calling) status = error_set(QUOIT_ERR_INVALID, "another thread is shrinking communicator %s", comm->name);
+    if (status == QUOIT_OK && shrink->made)
+        status = error_set(QUOIT_ERR_INVALID, "communicator %s has been shrunk already; what came of it can be shrunk when it has failed", comm->name);
     if (status != QUOIT_OK) {
         engine_leave(engine);
         return status;
@@ -350,6 +410,7 @@ static quoit_status_t agree(quoit_comm_t *comm, int timeout_ms)
     shrink->deadline = clock_deadline(timeout_ms);
     shrink->told = -1;
     shrink->answered = false;
+    if (shrink->offered && !shrink->decided) offer(comm, shrink); /* in a call before this one, that ended in a timeout */
     for (;;) {
         bool moved = engine_poll(engine);
         uint64_t now = clock_now();
@@ -388,6 +449,7 @@ static quoit_status_t make(quoit_comm_t *comm, const char *name, int timeout_ms,
     if (status == QUOIT_OK) {
         engine_retain(comm->engine);
         comm->engine->failed = false;
+        comm->shrink->made = true;
         log_info("shrink", "[%s, rank %d] goes on as rank %d of %d", comm->name, comm->rank, own, count);
     }
     engine_leave(comm->engine);

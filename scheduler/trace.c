@@ -16,9 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct trace {
+    int fd;                 /* of the partial file, which another process may have replaced by its own */
     trace_header_t *header; /* mapped */
     trace_event_t *ring;
     size_t bytes;
@@ -55,6 +57,28 @@ static void write_header(trace_header_t *header, int rank, uint64_t capacity)
     header->magic = TRACE_MAGIC;
 }
 
+/*
+ * A new file: one that is there, of an earlier process or of one that lives and has it mapped, is taken out of the way and not cut off, which
+ * would end that process by SIGBUS. -1 with errno.
+ */
+static int create_file(const char *path)
+{
+    int fd = -1;
+    for (int tries = 0; fd < 0 && tries < 8; tries++) {
+        if (unlink(path) != 0 && errno != ENOENT) return -1;
+        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600);
+        if (fd < 0 && errno != EEXIST) return -1;
+    }
+    return fd;
+}
+
+/* Unless another process has put its own there since. */
+static void remove_file(int fd, const char *path)
+{
+    struct stat own, there;
+    if (fstat(fd, &own) == 0 && lstat(path, &there) == 0 && own.st_dev == there.st_dev && own.st_ino == there.st_ino) unlink(path);
+}
+
 quoit_status_t trace_create(const char *pattern, int rank, trace_t **result)
 {
     trace_t *trace = calloc(1, sizeof *trace);
@@ -68,7 +92,7 @@ quoit_status_t trace_create(const char *pattern, int rank, trace_t **result)
         goto free_trace;
     }
     trace->bytes = sizeof(trace_header_t) + (size_t)setting_int(SETTING_TRACE_SIZE);
-    fd = open(trace->partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW, 0600);
+    fd = create_file(trace->partial);
     if (fd < 0) {
         status = error_set_errno(QUOIT_ERR_SYSTEM, errno, "trace: %s", trace->partial);
         goto free_trace;
@@ -77,15 +101,17 @@ quoit_status_t trace_create(const char *pattern, int rank, trace_t **result)
     void *memory = refused ? MAP_FAILED : mmap(NULL, trace->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
         status = error_set_errno(QUOIT_ERR_SYSTEM, refused ? refused : errno, "trace: %zu bytes for %s (QUOIT_TRACE_SIZE)", trace->bytes, trace->partial);
-        unlink(trace->partial);
+        remove_file(fd, trace->partial);
         goto close_file;
     }
+    trace->fd = fd;
     trace->header = memory;
     trace->ring = (trace_event_t *)(void *)((char *)memory + sizeof(trace_header_t));
     trace->turn = atomic_fetch_add(&turns, 1) + 1;
     write_header(trace->header, rank, (trace->bytes - sizeof(trace_header_t)) / sizeof(trace_event_t));
     *result = trace;
-    trace = NULL;
+    return QUOIT_OK;
+
 close_file:
     close(fd);
 free_trace:
@@ -98,11 +124,12 @@ quoit_status_t trace_finish(trace_t *trace)
     if (!trace) return QUOIT_OK;
     trace->header->ended = clock_now();
     munmap(trace->header, trace->bytes);
-    quoit_status_t status = trace_convert(trace->partial, trace->path);
+    quoit_status_t status = trace_convert_open(trace->fd, trace->partial, trace->path);
     if (status == QUOIT_OK) {
-        unlink(trace->partial);
+        remove_file(trace->fd, trace->partial);
         log_info("trace", "the timeline is in %s", trace->path);
     }
+    close(trace->fd);
     free(trace);
     return status;
 }

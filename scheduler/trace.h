@@ -5,7 +5,8 @@
  * While it runs, an event is 64 bytes stored into a mapped file, "<path>.partial": a ring of a fixed size whose disk space was taken
  * at the start, so that no event can fail and none makes a system call. The kernel has the pages: SIGKILL loses at most the event
  * being written. At the end whoever ends it (never the data path) writes the ring as JSON to <path> and removes the partial file;
- * what a killed process leaves behind is turned into JSON by trace_convert.
+ * what a killed process leaves behind is turned into JSON by trace_convert. Another process that is told the same path makes a file of
+ * its own in that place, and takes nothing from under this one.
  */
 #ifndef QUOIT_SCHEDULER_TRACE_H
 #define QUOIT_SCHEDULER_TRACE_H
@@ -38,6 +39,8 @@ quoit_status_t trace_create(const char *pattern, int rank, trace_t **trace);
 quoit_status_t trace_finish(trace_t *trace);
 /** As trace_finish does it, from a partial file. */
 quoit_status_t trace_convert(const char *partial, const char *path);
+/** The same of an open file; `partial` is for texts. */
+quoit_status_t trace_convert_open(int partial_fd, const char *partial, const char *path);
 
 /** Begin the trace that was asked for by setting or call, if any, when the engine gets its first communicator. */
 void trace_begin_wanted(engine_t *engine, int rank);

@@ -42,36 +42,25 @@ static bool fits(const trace_header_t *header, size_t bytes)
            header->capacity <= (bytes - sizeof *header) / sizeof(trace_event_t) && atomic_load(&header->comms) <= TRACE_COMMS;
 }
 
-static quoit_status_t read_file(const char *path, char **data, size_t *bytes)
+/* All of an open file. */
+static quoit_status_t read_file(int fd, const char *path, char **data, size_t *bytes)
 {
     struct stat found;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe nobody writes is no file, and not waited for */
-    if (fd < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "trace: %s", path);
-    quoit_status_t status = QUOIT_OK;
-    char *memory = NULL;
+    if (fstat(fd, &found) != 0 || !S_ISREG(found.st_mode)) return error_set(QUOIT_ERR_INVALID, "trace: %s is no file", path);
+    char *memory = malloc((size_t)found.st_size + 1);
+    if (!memory) return error_set(QUOIT_ERR_NO_MEMORY, "trace: %lld bytes of %s", (long long)found.st_size, path);
     size_t done = 0;
-    if (fstat(fd, &found) != 0 || !S_ISREG(found.st_mode)) {
-        status = error_set(QUOIT_ERR_INVALID, "trace: %s is no file", path);
-        goto close_file;
-    }
-    memory = malloc((size_t)found.st_size + 1);
-    if (!memory) {
-        status = error_set(QUOIT_ERR_NO_MEMORY, "trace: %lld bytes of %s", (long long)found.st_size, path);
-        goto close_file;
-    }
-    for (ssize_t got; done < (size_t)found.st_size && (got = read(fd, memory + done, (size_t)found.st_size - done)) > 0;) done += (size_t)got;
+    for (ssize_t got; done < (size_t)found.st_size && (got = pread(fd, memory + done, (size_t)found.st_size - done, (off_t)done)) > 0;) done += (size_t)got;
     *data = memory;
     *bytes = done;
-close_file:
-    close(fd);
-    return status;
+    return QUOIT_OK;
 }
 
-static quoit_status_t read_input(const char *path, input_t *input)
+static quoit_status_t read_input(int fd, const char *path, input_t *input)
 {
     char *data = NULL;
     size_t bytes = 0;
-    quoit_status_t status = read_file(path, &data, &bytes);
+    quoit_status_t status = read_file(fd, path, &data, &bytes);
     if (status != QUOIT_OK) return status;
     trace_header_t *header = (trace_header_t *)(void *)data;
     if (!fits(header, bytes)) {
@@ -266,10 +255,10 @@ static void put_other(output_t *out, const input_t *input)
             (unsigned long long)input->first, header->ended ? "true" : "false");
 }
 
-quoit_status_t trace_convert(const char *partial, const char *path)
+quoit_status_t trace_convert_open(int partial_fd, const char *partial, const char *path)
 {
     input_t input;
-    quoit_status_t status = read_input(partial, &input);
+    quoit_status_t status = read_input(partial_fd, partial, &input);
     if (status != QUOIT_OK) return status;
     bool *used = calloc((size_t)TRACE_COMMS * TRACKS + 1, sizeof *used);
     int fd = used ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW, 0600) : -1;
@@ -288,5 +277,14 @@ quoit_status_t trace_convert(const char *partial, const char *path)
 free_input:
     free(used);
     free(input.header);
+    return status;
+}
+
+quoit_status_t trace_convert(const char *partial, const char *path)
+{
+    int fd = open(partial, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* a pipe nobody writes is no file, and not waited for */
+    if (fd < 0) return error_set_errno(QUOIT_ERR_SYSTEM, errno, "trace: %s", partial);
+    quoit_status_t status = trace_convert_open(fd, partial, path);
+    close(fd);
     return status;
 }

@@ -282,8 +282,8 @@ QUOIT_API quoit_status_t quoit_comm_abort(quoit_comm_t *comm, const char *reason
  *
  * @param config  name, timeout and wire format of the new one (NULL, or 0: those of the old one). The timeout also bounds this call: a rank that
  *                has not called, nor died, after half of it is left out.
- * @return ERR_INVALID: the communicator has not failed. ERR_ABORTED: the others went on without this rank. ERR_NETWORK: too few are
- *         left. Ranks whose end is not certain (a cut link, silence) may be alive and going on by themselves, so the larger part may
+ * @return ERR_INVALID: the communicator has not failed, or has been shrunk already. ERR_ABORTED: the others went on without this rank.
+ *         ERR_NETWORK: too few are left. Ranks whose end is not certain (a cut link, silence) may be alive and going on by themselves, so the larger part may
  *         go on, and of two equal ones the one with the lowest rank. ERR_TIMEOUT: no agreement came about.
  */
 QUOIT_API quoit_status_t quoit_comm_shrink(quoit_comm_t *comm, const quoit_comm_config_t *config, quoit_comm_t **newcomm);

@@ -340,6 +340,21 @@ TEST(Chaos, AMateFailsWhileOthersConnectToIt)
         }
 }
 
+// Whatever error it is by which a rank fails that knows the roster, the others hear of it.
+TEST(Chaos, AMateFailsWithAMismatch)
+{
+    if (!over("shm")) return;
+    for (uint64_t number : {0, 1}) {
+        chaos_script_t script = calm();
+        script.fail_call = CHAOS_CALL_share_root;
+        script.fail_at = number;
+        script.fail_status = QUOIT_ERR_MISMATCH;
+        std::vector<Fate> fate;
+        run(script, 2, "share_root #" + std::to_string(number) + " fails", &fate);
+        for (const Fate &each : fate) EXPECT_EQ(each.status, QUOIT_ERR_MISMATCH) << texts(fate);
+    }
+}
+
 // The n-th call of each kind fails with each error.
 TEST(Chaos, EveryCallFails)
 {

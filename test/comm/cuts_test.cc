@@ -227,6 +227,61 @@ void expect_told(Processes &ranks, int victim, double killed, const std::string 
     }
 }
 
+// ------------------------------------------------------------------ between the halves of an agreement
+
+// Shrinks when told; rank 0 hears its peers before, without taking part yet.
+int role_agree(ProcessRank &self)
+{
+    quoit_comm_t *other = nullptr, *smaller = nullptr;
+    quoit_request_t *request = nullptr;
+    quoit_comm_config_t config = QUOIT_COMM_CONFIG_INIT;
+    config.timeout_ms = atoi(self.argument(0));
+    const int all[] = {0, 1, 2};
+    if (self.create(60000) != QUOIT_OK || quoit_comm_create_group(self.comm, all, 3, "other", nullptr, &other) != QUOIT_OK || allreduce(other) != QUOIT_OK) return 1;
+    self.say("ready");
+    self.listen("abort");
+    if (self.rank == 2) quoit_comm_abort(self.comm, "to be shrunk");
+    while (allreduce(self.comm, 10) == QUOIT_OK) {}
+    self.say("aborted");
+    if (self.rank == 0) {
+        char byte;
+        self.listen("poll");
+        if (quoit_recv(other, &byte, 1, QUOIT_U8, 2, 1, nullptr, &request) != QUOIT_OK) return 2;
+        for (double until = seconds() + 0.3 * slow(); seconds() < until; usleep(1000)) quoit_request_test(request);
+        self.say("polled");
+    }
+    self.listen("shrink");
+    report(self, "shrunk", quoit_comm_shrink(self.comm, &config, &smaller));
+    self.say("size %d", smaller ? quoit_comm_size(smaller) : 0);
+    self.listen("end");
+    _exit(0); /* nothing is waited for that lies behind the cut */
+}
+
+// Rank 1 has joined rank 0, who did not answer, when the link is cut, and goes on with rank 2. Rank 0 must not count on it, and go on with it by itself.
+TEST_F(Cuts, OfAnAgreementLeaveOnePart)
+{
+    Hosts apart = {0, 1, 1};
+    std::vector<std::string> paths = {net->path(0), net->path(1), net->path(1)};
+    Processes ranks("agree", apart, {std::to_string(static_cast<int>(3000 * slow()))}, "", environment(), paths);
+    for (int rank = 0; rank < 3; rank++) ranks.wait_line(rank, "ready", 60);
+    for (int rank = 0; rank < 3; rank++) ranks.tell(rank, "abort");
+    for (int rank = 0; rank < 3; rank++) ranks.wait_line(rank, "aborted", 30);
+    ranks.tell(0, "poll");
+    ranks.tell(1, "shrink");
+    ranks.wait_line(0, "polled", 30);
+    ASSERT_TRUE(net->ip(1, "link set eth0 down"));
+    ranks.tell(0, "shrink");
+    ranks.tell(2, "shrink");
+    for (int rank = 0; rank < 3; rank++) {
+        Outcome one = outcome(ranks, rank, "shrunk", 30 * slow());
+        EXPECT_EQ(one.status, rank == 0 ? QUOIT_ERR_TIMEOUT : QUOIT_OK) << "rank " << rank << ": " << one.text;
+        EXPECT_EQ(ranks.wait_line(rank, "size", 10), rank == 0 ? "0" : "2");
+        EXPECT_TRUE(rank > 0 || names(one.text, 1, ranks.pid(1))) << one.text;
+    }
+    for (int rank = 0; rank < 3; rank++) ranks.tell(rank, "end");
+    for (int rank = 0; rank < 3; rank++) EXPECT_EQ(ranks.wait_exit(rank, 30), 0) << ranks.output(rank);
+}
+
 TEST_F(Cuts, ARankKilledOnEitherHostIsNamedOnBoth)
 {
     for (int victim = 0; victim < 4; victim++) {
@@ -340,7 +395,7 @@ TEST(Ways, LeaveOtherGroupsAlone)
     }
 }
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"cut", role_cut}, {"die", role_die}, {"bystander", role_bystander}};
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"cut", role_cut}, {"die", role_die}, {"bystander", role_bystander}, {"agree", role_agree}};
 
 } // namespace
 

@@ -75,5 +75,6 @@ struct Directory {
 // Roles of journal_timeline_test.cc.
 int role_trace(ProcessRank &self);
 int role_later(ProcessRank &self);
+int role_beside(ProcessRank &self);
 
 } // namespace comm_test

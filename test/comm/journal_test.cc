@@ -476,7 +476,7 @@ TEST(Log, LinesCarryRankAndHost)
 }
 
 const std::map<std::string, int (*)(ProcessRank &)> roles = {
-    {"fail", role_fail}, {"hang", role_hang}, {"trace", role_trace}, {"later", role_later}, {"secret", role_secret}};
+    {"fail", role_fail}, {"hang", role_hang}, {"trace", role_trace}, {"later", role_later}, {"beside", role_beside}, {"secret", role_secret}};
 
 } // namespace
 

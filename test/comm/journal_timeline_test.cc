@@ -111,3 +111,39 @@ TEST(Timeline, ByCallsAndBounded)
     ranks.tell(0, "go");
     EXPECT_EQ(ranks.wait_exit(0, 30), 0) << ranks.output(0);
 }
+
+// A second process that is told the same path, and a smaller size, takes nothing from under the first one, which has its file mapped.
+int comm_test::role_beside(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm, 3) != QUOIT_OK) return 1;
+    self.say("begun");
+    self.listen("go");
+    for (int i = 0; i < 1000; i++)
+        if (allreduce(self.comm, 3) != QUOIT_OK) return 2;
+    self.say("stopped %d %s", quoit_trace_stop(), quoit_last_error());
+    self.listen("end");
+    return 0;
+}
+
+TEST(Timeline, OfTwoProcessesInOnePlace)
+{
+    Directory directory;
+    std::string place = "QUOIT_TRACE=" + directory.path + "/one.json";
+    Processes first("beside", {0}, {}, "", {place, "QUOIT_TRACE_SIZE=4M"});
+    first.wait_line(0, "begun", 60);
+    Processes second("beside", {0}, {}, "", {place, "QUOIT_TRACE_SIZE=1M"});
+    second.wait_line(0, "begun", 60);
+    first.tell(0, "go");
+    EXPECT_EQ(first.wait_line(0, "stopped", 60).substr(0, 1), "0") << first.output(0);
+    EXPECT_TRUE(has(directory.read("one.0.json"), "\"sequence\": 1002,"));
+    EXPECT_TRUE(has(directory.read("one.0.json"), "\"pid\": " + std::to_string(first.pid(0)) + ","));
+    EXPECT_EQ(directory.files().size(), 2u) << "the other one's partial file is still there";
+    second.tell(0, "go");
+    EXPECT_EQ(second.wait_line(0, "stopped", 60).substr(0, 1), "0") << second.output(0);
+    EXPECT_TRUE(has(directory.read("one.0.json"), "\"pid\": " + std::to_string(second.pid(0)) + ","));
+    EXPECT_EQ(directory.files().size(), 1u);
+    for (Processes *each : {&first, &second}) {
+        each->tell(0, "end");
+        EXPECT_EQ(each->wait_exit(0, 30), 0) << each->output(0);
+    }
+}

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstring>
 #include <dirent.h>
+#include <fstream>
+#include <iterator>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -22,7 +24,10 @@ namespace {
 int role_create(ProcessRank &self)
 {
     int wrong_size_rank = atoi(self.argument(0)), wrong_size = atoi(self.argument(1)), absent = atoi(self.argument(2)), timeout_ms = atoi(self.argument(3));
+    int late_ms = atoi(self.argument(4)); // of all but rank 0
+    if (int size = atoi(self.argument(5)); size > 0) self.size = size;
     if (self.rank == absent) return 0;
+    if (self.rank > 0) usleep(static_cast<useconds_t>(late_ms) * 1000);
     if (self.rank == wrong_size_rank) self.size = wrong_size;
     double begun = seconds();
     quoit_status_t status = self.create(timeout_ms);
@@ -30,23 +35,81 @@ int role_create(ProcessRank &self)
     return 0;
 }
 
+// The one that came with another size says that it lives, so nobody waits for its successor (10 s). Where rank 0's world is the smaller one, a rank that
+// has no place there is told as well.
 TEST(Create, WorldsOfDifferentSize)
 {
-    for (int wrong : {2, 4}) {
-        Processes ranks("create", {0, 0, 0}, {"1", std::to_string(wrong), "-1", "5000"});
+    static constexpr struct { int rank, size; } wrongs[] = {{1, 2}, {1, 4}, {0, 2}, {2, 5}};
+    for (const auto &wrong : wrongs) {
+        Processes ranks("create", {0, 0, 0}, {std::to_string(wrong.rank), std::to_string(wrong.size), "-1", "60000", "0"});
         for (int rank = 0; rank < 3; rank++) {
             Outcome one = outcome(ranks, rank, "created", 30);
-            EXPECT_EQ(one.status, QUOIT_ERR_MISMATCH) << "size " << wrong << ", rank " << rank << ": " << one.text;
+            EXPECT_EQ(one.status, QUOIT_ERR_MISMATCH) << "size " << wrong.size << " of rank " << wrong.rank << ", told by rank " << rank << ": " << one.text;
             EXPECT_NE(one.text.find("of 3"), std::string::npos) << one.text;
-            EXPECT_NE(one.text.find("of " + std::to_string(wrong)), std::string::npos) << one.text;
-            EXPECT_LT(one.at, 4);
+            EXPECT_NE(one.text.find("of " + std::to_string(wrong.size)), std::string::npos) << one.text;
+            EXPECT_LT(one.at, 8) << one.text;
         }
     }
 }
 
+// The ranks of rank 0's world are all there, and work; nobody knows of one more, which is told when nothing has replaced the roster for a while.
+TEST(Create, ARankWithoutAPlace)
+{
+    Processes ranks("create", {0, 0, 0}, {"2", "5", "-1", "1200", "0", "2"});
+    for (int rank = 0; rank < 3; rank++) {
+        Outcome one = outcome(ranks, rank, "created", 30);
+        EXPECT_EQ(one.status, rank < 2 ? QUOIT_OK : QUOIT_ERR_MISMATCH) << "rank " << rank << ": " << one.text;
+        EXPECT_TRUE(rank < 2 || one.text.find("rank 2 was started for a world of 5 ranks, but rank 0 for one of 2") != std::string::npos) << one.text;
+    }
+}
+
+std::string content(const std::string &path)
+{
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Leaves in the store what rank 1 of two has set, who was killed while it waited for rank 0.
+void leave_a_record(const std::string &store)
+{
+    Processes before("create", {0, 0}, {"-1", "0", "0", "60000", "0"}, store);
+    double limit = seconds() + 30;
+    while (content(store).find("quoit/record/1") == std::string::npos && seconds() < limit) usleep(1000);
+    before.kill(1, SIGKILL);
+    EXPECT_EQ(before.wait_exit(1, 30), 1000 + SIGKILL) << before.output(1);
+    EXPECT_NE(content(store).find("quoit/record/1"), std::string::npos);
+}
+
+// It has come, as the record says, and it may come again: until the deadline.
+TEST(Create, ARankThatDiedBeforeOthersCame)
+{
+    std::string store = temporary_path("store");
+    leave_a_record(store);
+    Processes ranks("create", {0, 0}, {"-1", "0", "1", "800", "0"}, store);
+    Outcome one = outcome(ranks, 0, "created", 30);
+    EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
+    EXPECT_NE(one.text.find("1 of 2 ranks came but did not go on"), std::string::npos) << one.text;
+    EXPECT_NE(one.text.find("rank 1"), std::string::npos) << one.text;
+    unlink(store.c_str());
+}
+
+// A record of another size whose writer was killed while it waited: nothing, though its successor comes late.
+TEST(Create, ARecordOfTheDeadIsNoMismatch)
+{
+    std::string store = temporary_path("store");
+    leave_a_record(store);
+    Processes ranks("create", {0, 0, 0}, {"-1", "0", "-1", "60000", "900"}, store);
+    for (int rank = 0; rank < 3; rank++) {
+        Outcome one = outcome(ranks, rank, "created", 60);
+        EXPECT_EQ(one.status, QUOIT_OK) << "rank " << rank << ": " << one.text;
+    }
+    EXPECT_NE(content(store).find("quoit/roster"), std::string::npos);
+    unlink(store.c_str());
+}
+
 TEST(Create, MissingRanksAreNamed)
 {
-    Processes ranks("create", {0, 0, 0}, {"-1", "0", "1", "800"});
+    Processes ranks("create", {0, 0, 0}, {"-1", "0", "1", "800", "0"});
     for (int rank : {0, 2}) {
         Outcome one = outcome(ranks, rank, "created", 30);
         EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;

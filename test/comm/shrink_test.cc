@@ -71,6 +71,22 @@ TEST(Shrink, AfterAnAbortAllGoOn)
     }
 }
 
+// Two communicators of one id would take each other's messages.
+TEST(Shrink, OnlyOnce)
+{
+    run_ranks({.host_of = {0, 0, 1}}, [&](Rank &self) {
+        quoit_comm_t *smaller = nullptr, *other = nullptr;
+        if (self.rank == 1) quoit_comm_abort(self.comm, "the test says so");
+        while (members(self.comm, self.rank) != "") ;
+        ASSERT_EQ(quoit_comm_shrink(self.comm, nullptr, &smaller), QUOIT_OK) << quoit_last_error();
+        EXPECT_EQ(quoit_comm_shrink(self.comm, nullptr, &other), QUOIT_ERR_INVALID);
+        EXPECT_NE(strstr(quoit_last_error(), "has been shrunk already"), nullptr) << quoit_last_error();
+        quoit_comm_destroy(other);
+        EXPECT_EQ(members(smaller, self.rank), "0,1,2") << quoit_last_error();
+        quoit_comm_destroy(smaller);
+    });
+}
+
 TEST(Shrink, OfAGroupLeavesTheOthersAlone)
 {
     run_ranks({.host_of = {0, 0, 1, 1}}, [&](Rank &self) {

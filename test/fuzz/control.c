@@ -68,7 +68,7 @@ static void send_abort(world_t *world, fuzz_input_t *input)
 static void send_shrink(world_t *world, fuzz_input_t *input)
 {
     unsigned char bytes[NOTICE_SHRINK_SIZE + 8];
-    notice_shrink_t message = {.kind = (shrink_kind_t)(fuzz_byte(input) % 4), .term = (int32_t)(int8_t)fuzz_byte(input), .size = fuzz_byte(input) % 6};
+    notice_shrink_t message = {.kind = (shrink_kind_t)(fuzz_byte(input) % 6), .term = (int32_t)(int8_t)fuzz_byte(input), .size = fuzz_byte(input) % 6};
     uint64_t comm = draw_comm(world, input);
     size_t length = notice_shrink_encode(comm, draw_source(input), &message, bytes);
     for (int rank = 0; rank < message.size; rank++) notice_shrink_set_mark(bytes, rank, (shrink_mark_t)(fuzz_byte(input) % 4));

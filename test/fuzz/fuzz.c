@@ -73,7 +73,14 @@ bool fuzz_descriptors_are_back(void)
 
 /* ------------------------------------------------------------------ JSON */
 
-static const char *skip_space(const char *at) { return at + strspn(at, " \n"); }
+/* By hand: a sanitizer's strspn measures the whole text first, at each of its words. */
+static const char *skip_space(const char *at)
+{
+    while (*at == ' ' || *at == '\n') at++;
+    return at;
+}
+
+static bool is_plain(char one) { return one != '\0' && strchr("-+.0123456789eEtruefalsn", one) != NULL; }
 
 static const char *skip_string(const char *at)
 {
@@ -94,9 +101,9 @@ static const char *skip_value(const char *at, int depth)
     at = skip_space(at);
     if (*at == '"') return skip_string(at);
     if (*at != '{' && *at != '[') {
-        size_t length = strspn(at, "-+.0123456789eEtruefalsn");
-        fuzz_check(length > 0);
-        return at + length;
+        fuzz_check(is_plain(*at));
+        while (is_plain(*at)) at++;
+        return at;
     }
     char end = *at == '{' ? '}' : ']';
     at = skip_space(at + 1);

@@ -90,6 +90,8 @@ void fuzz_seeds(void)
     size_t length = notice_shrink_encode(9, 1, &shrink, bytes);
     for (int rank = 0; rank < 9; rank++) notice_shrink_set_mark(bytes, rank, (shrink_mark_t)(rank % 4));
     fuzz_seed("shrink", bytes, length);
+    shrink.kind = SHRINK_TAKE;
+    fuzz_seed("shrink_take", bytes, notice_shrink_encode(9, 1, &shrink, bytes));
     notice_call_t call = {.ask = true, .running = true, .target = 0, .family = 4, .calls = 3, .doing = "it waits for rank 3", .members = "0, 1"};
     for (int i = 0; i < call.calls; i++) call.call[i] = (call_t){.hash = 5, .description = {.sequence = (uint32_t)(3 - i), .collective = 1, .dtype = 2, .root = -1, .count = 100}};
     fuzz_seed("call", bytes, notice_call_encode(9, 1, &call, bytes));

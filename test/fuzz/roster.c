@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rank 0 publishes: a roster, a failure, the list of hosts. The input is the bytes themselves, or changes to sound ones. An error
+ * What rank 0 publishes: a roster, a failure, a question, the list of hosts. The input is the bytes themselves, or changes to sound ones. An error
  * leaves the job as it was; a roster that is taken is encoded as it was read; hosts are such that each rank's is the lowest of its ranks.
  */
 #include "fuzz.h"
@@ -30,6 +30,21 @@ static void fill(job_t *job, job_record_t records[RANKS])
     }
 }
 
+/* What is one is written again as it was read. */
+static void question(const uint8_t *bytes, size_t length)
+{
+    uint8_t again[ROSTER_QUESTION_SIZE];
+    int rank = -7;
+    uint64_t nonce = 0, asked = 0;
+    if (!roster_question_decode(bytes, length, &rank, &nonce, &asked)) {
+        fuzz_check(rank == -7 && nonce == 0 && asked == 0);
+        return;
+    }
+    roster_question_encode(rank, nonce, asked, again);
+    fuzz_check(length == sizeof again && memcmp(bytes, again, length) == 0 && roster_is_other(bytes, length, 99));
+    fuzz_check(!roster_is_failure(bytes, length) && !roster_is_refusal(bytes, length) && !roster_lacks(bytes, length, 1));
+}
+
 static void decode(const uint8_t *bytes, size_t length)
 {
     job_record_t records[RANKS], before[RANKS];
@@ -39,6 +54,7 @@ static void decode(const uint8_t *bytes, size_t length)
     copy = job;
     (void)roster_is_other(bytes, length, 99);
     (void)roster_lacks(bytes, length, 1);
+    question(bytes, length);
     quoit_status_t status = roster_decode(bytes, length, NONCE + 1, &job);
     if (status == QUOIT_ERR_AGAIN || !fuzz_check_status(status)) {
         fuzz_check(memcmp(&job, &copy, sizeof job) == 0 && memcmp(records, before, sizeof records) == 0);
@@ -117,6 +133,9 @@ void fuzz_seeds(void)
     length = roster_refusal_encode(QUOIT_ERR_NO_MEMORY, "no memory for its peers", refusal + 1);
     fuzz_check(length == 8 + 23 && roster_is_refusal(refusal + 1, length) && roster_refusal_decode(refusal + 1, length) == QUOIT_ERR_NO_MEMORY && strcmp(error_text(), "no memory for its peers") == 0);
     fuzz_seed("refusal", refusal, 1 + length);
+    uint8_t asked[1 + ROSTER_QUESTION_SIZE] = {0};
+    roster_question_encode(1, NONCE + 1, 5, asked + 1);
+    fuzz_seed("question", asked, sizeof asked);
     uint8_t list[1 + 4 * RANKS] = {1};
     roster_hosts_encode((const int[RANKS]){0, 0, 2}, RANKS, list + 1);
     fuzz_seed("hosts", list, sizeof list);

@@ -11,6 +11,7 @@
 #include "transport/registry.h"
 #include "transport/tcp/tcp.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -44,6 +45,89 @@ static const char *on_setting(const char *name)
         if (strcmp(name, settings[i][0]) == 0) return settings[i][1];
     return strcmp(name, "TLS_KEY_FILE") == 0 ? key_path : NULL;
 }
+
+/* ------------------------------------------------------------------ OpenSSL's memory */
+
+/*
+ * A handshake takes and gives back some thousand small pieces, in which a sanitizer's allocator spends half of an execution. They come from
+ * lists of pieces here. What is as large as a record, where bytes of the peer and of our BIO go, stays the sanitizer's.
+ */
+enum { SMALLEST = 32, SIZES = 7, POOL = 1 << 20, PIECE_HEADER = 16 };
+
+typedef union piece {
+    union piece *next;            /* while it is free */
+    struct { size_t bytes; int size; } held; /* size: which list; SIZES: from malloc */
+    uint8_t header[PIECE_HEADER]; /* what follows is aligned as malloc's */
+} piece_t;
+
+static piece_t *pieces[SIZES];
+
+/* LeakSanitizer's, where it is linked: what only OpenSSL's pieces point to is no leak. */
+extern void __lsan_register_root_region(const void *begin, size_t bytes) __attribute__((weak));
+
+static void *take_piece(size_t bytes, const char *file, int line)
+{
+    static uint8_t *pool;
+    static size_t left;
+    int size = 0;
+    (void)file, (void)line;
+    if (bytes == 0) return NULL;
+    while (size < SIZES && (size_t)SMALLEST << size < bytes) size++;
+    size_t whole = PIECE_HEADER + (size < SIZES ? (size_t)SMALLEST << size : bytes);
+    piece_t *piece = size < SIZES ? pieces[size] : malloc(whole);
+    if (size < SIZES && piece != NULL) {
+        pieces[size] = piece->next;
+    } else if (size < SIZES) {
+        if (left < whole) {
+            pool = mmap(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            fuzz_check(pool != MAP_FAILED);
+            left = POOL;
+            if (__lsan_register_root_region) __lsan_register_root_region(pool, POOL);
+        }
+        piece = (piece_t *)(void *)pool;
+        pool += whole;
+        left -= whole;
+    }
+    if (piece == NULL) return NULL;
+    piece->held.bytes = bytes;
+    piece->held.size = size;
+    return piece + 1;
+}
+
+static void give_piece(void *pointer, const char *file, int line)
+{
+    (void)file, (void)line;
+    if (pointer == NULL) return;
+    piece_t *piece = (piece_t *)pointer - 1;
+    int size = piece->held.size;
+    if (size == SIZES) {
+        free(piece);
+        return;
+    }
+    piece->next = pieces[size];
+    pieces[size] = piece;
+}
+
+static void *resize_piece(void *pointer, size_t bytes, const char *file, int line)
+{
+    void *other = take_piece(bytes, file, line);
+    size_t before = pointer != NULL ? ((piece_t *)pointer - 1)->held.bytes : 0;
+    if (other != NULL && before > 0) memcpy(other, pointer, before < bytes ? before : bytes);
+    if (other != NULL || bytes == 0) give_piece(pointer, file, line);
+    return other;
+}
+
+/* Before OpenSSL has taken any. The library is loaded at run time, as by transport/tls; without it this target does nothing. */
+static void lend_memory(void)
+{
+    typedef int set_functions_t(void *(*)(size_t, const char *, int), void *(*)(void *, size_t, const char *, int), void (*)(void *, const char *, int));
+    void *library = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
+    set_functions_t *set = NULL;
+    if (library != NULL) *(void **)&set = dlsym(library, "CRYPTO_set_mem_functions");
+    if (set != NULL) (void)set(take_piece, resize_piece, give_piece);
+}
+
+/* ------------------------------------------------------------------ a listener, and connections to it */
 
 /* False in a build without TLS. */
 static bool open_transport(void)
@@ -164,6 +248,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         opened = true;
         setenv("QUOIT_LOG", "error", 1); /* what is turned away is told, and not here */
         fuzz_check(settings_load() == QUOIT_OK);
+        lend_memory();
         absent = !open_transport();
         (void)fuzz_descriptors_are_back();
     }
