@@ -110,15 +110,17 @@ TEST(Create, ARecordOfTheDeadIsNoMismatch)
 TEST(Create, MissingRanksAreNamed)
 {
     Processes ranks("create", {0, 0, 0}, {"-1", "0", "1", "800", "0"});
+    double longest = 0; /* who begins first waits all of its time; the other may be told */
     for (int rank : {0, 2}) {
         Outcome one = outcome(ranks, rank, "created", 30);
+        longest = std::max(longest, one.at);
         EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
-        EXPECT_GT(one.at, 0.7);
         EXPECT_LT(one.at, has_sanitizer() ? 4 : 1.6) << one.text;
         if (rank == 0) {
             EXPECT_NE(one.text.find("rank 1"), std::string::npos) << one.text;
         }
     }
+    EXPECT_GE(longest, 0.799);
 }
 
 int role_again(ProcessRank &self)
