@@ -27,6 +27,8 @@ static void held(int fd, ucs_event_set_types_t events, void *argument)
     hold->there = true;
     pthread_cond_broadcast(&hold->changed);
     while (!hold->over) pthread_cond_wait(&hold->changed, &hold->lock);
+    hold->there = false;
+    pthread_cond_broadcast(&hold->changed);
     pthread_mutex_unlock(&hold->lock);
 }
 
@@ -66,8 +68,9 @@ void ucx_thread_release(ucx_hold_t *hold)
     pthread_mutex_lock(&hold->lock);
     hold->over = true;
     pthread_cond_broadcast(&hold->changed);
+    while (hold->there) pthread_cond_wait(&hold->changed, &hold->lock); /* it has nothing else to do now */
     pthread_mutex_unlock(&hold->lock);
-    (void)hold->ucx->ucs_async_remove_handler(hold->fd, 1); /* waits until it has left the callback */
+    (void)hold->ucx->ucs_async_remove_handler(hold->fd, 1); /* waits until it has left the callback, or sees to it that it does not come */
     close(hold->fd);
     pthread_cond_destroy(&hold->changed);
     pthread_mutex_destroy(&hold->lock);
