@@ -274,7 +274,8 @@ TEST_F(Cuts, OfAnAgreementLeaveOnePart)
     ranks.tell(2, "shrink");
     for (int rank = 0; rank < 3; rank++) {
         Outcome one = outcome(ranks, rank, "shrunk", 30 * slow());
-        EXPECT_EQ(one.status, rank == 0 ? QUOIT_ERR_TIMEOUT : QUOIT_OK) << "rank " << rank << ": " << one.text;
+        if (rank > 0) EXPECT_EQ(one.status, QUOIT_OK) << "rank " << rank << ": " << one.text;
+        else EXPECT_TRUE(one.status == QUOIT_ERR_TIMEOUT || one.status == QUOIT_ERR_NETWORK) << one.status << ": " << one.text;
         EXPECT_EQ(ranks.wait_line(rank, "size", 10), rank == 0 ? "0" : "2");
         EXPECT_TRUE(rank > 0 || names(one.text, 1, ranks.pid(1))) << one.text;
     }
