@@ -154,10 +154,21 @@ static void secret_give(pipe_transport_t *transport, handshake_t *handshake)
     if (over && !pipe_endpoint_find(transport, handshake->peer)) handshake_refuse(handshake, HANDSHAKE_REASON_OVER);
 }
 
+/* One that was left before it stood: its last words wait for the peer's call, when that has won the tie. */
+static pipe_endpoint_t *find_left_early(pipe_transport_t *transport, quoit_process_id_t peer)
+{
+    for (list_t *link = transport->endpoints.next; link != &transport->endpoints; link = link->next) {
+        pipe_endpoint_t *endpoint = container_of(link, pipe_endpoint_t, link);
+        if (same(endpoint->base.peer, peer) && endpoint->leaving && !endpoint->standing) return endpoint;
+    }
+    return NULL;
+}
+
 static void verdict_give(pipe_transport_t *transport, pipe_link_t *link)
 {
     handshake_t *handshake = &link->handshake;
-    pipe_endpoint_t *endpoint = pipe_endpoint_find(transport, handshake->peer);
+    pipe_endpoint_t *endpoint = find_left_early(transport, handshake->peer);
+    if (!endpoint) endpoint = pipe_endpoint_find(transport, handshake->peer);
     if (endpoint && endpoint->standing) return; /* the peer left and comes again: its goodbye is still to be read */
     if (endpoint && !lower(handshake->peer, transport->environment.self)) {
         handshake_refuse(handshake, HANDSHAKE_REASON_TIE);
@@ -188,6 +199,10 @@ static bool handshake_move(pipe_link_t *link)
         ssize_t result = recv(link->fd, bytes, wanted < sizeof bytes ? wanted : sizeof bytes, MSG_DONTWAIT);
         if (result > 0) handshake_received(handshake, bytes, (size_t)result), moved = true;
         else if (result == 0 || (errno != EAGAIN && errno != EINTR)) handshake->state = HANDSHAKE_FAILED;
+    }
+    if (handshake->state == HANDSHAKE_WANTS_SECRET || handshake->state == HANDSHAKE_WANTS_VERDICT) { /* who waits for us may have given up */
+        uint8_t byte;
+        if (recv(link->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0) handshake->state = HANDSHAKE_FAILED;
     }
     return moved;
 }
