@@ -5,6 +5,7 @@
  */
 #include "transport/ucx/ucx.h"
 
+#include "base/doorbell.h"
 #include "base/log.h"
 #include "transport/registry.h"
 #include "transport/unmapped.h"
@@ -41,10 +42,9 @@ static void link_overdue(ucx_link_t *link)
 
 static int timer_ready(ucx_transport_t *transport)
 {
-    uint64_t expirations, now = clock_now(), wake = CLOCK_NEVER;
+    uint64_t now = clock_now(), wake = CLOCK_NEVER;
     if (transport->timer_at > now) return 0;
-    ssize_t got = read(transport->timer, &expirations, sizeof expirations);
-    (void)got; /* not yet, by a hair: it is set anew below */
+    doorbell_drain(transport->timer); /* it may not have rung, by a hair: it is set anew below */
     transport->timer_at = CLOCK_NEVER;
     for (list_t *node = transport->base.all.next, *next; node != &transport->base.all; node = next) {
         ucx_endpoint_t *endpoint = container_of(node, ucx_endpoint_t, base.node);

@@ -10,6 +10,8 @@
  */
 #include "transport/ucx/ucx.h"
 
+#include "base/doorbell.h"
+
 #include <errno.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -20,9 +22,8 @@ enum { HOLD_MS = 5000 };
 static void held(int fd, ucs_event_set_types_t events, void *argument)
 {
     ucx_hold_t *hold = argument;
-    eventfd_t count;
     (void)events;
-    (void)eventfd_read(fd, &count);
+    doorbell_drain(fd);
     pthread_mutex_lock(&hold->lock);
     hold->there = true;
     pthread_cond_broadcast(&hold->changed);

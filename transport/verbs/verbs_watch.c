@@ -2,6 +2,7 @@
 /* Memory that goes away: see verbs_watch.h. */
 #include "transport/verbs/verbs_watch.h"
 
+#include "base/doorbell.h"
 #include "base/forked.h"
 
 #include <errno.h>
@@ -139,10 +140,8 @@ free_watch:
 
 void verbs_watch_destroy(verbs_watch_t *watch)
 {
-    const uint64_t one = 1;
     if (watch == NULL) return;
-    ssize_t written = write(watch->stop, &one, sizeof one);
-    (void)written; /* an eventfd takes 1 */
+    doorbell_ring(watch->stop);
     pthread_join(watch->thread, NULL);
     close(watch->stop);
     if (forked_keep(watch->events)) close(watch->events);
