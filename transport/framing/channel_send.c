@@ -307,14 +307,9 @@ int channel_write(channel_t *channel, int pipe, size_t budget)
         gather_t gather = {.count = 0, .bytes = 0, .budget = budget};
         bool begun = outlet->busy && outlet->position > 0;
         fill_gather(channel, outlet, loan == LOAN_NONE, &gather);
-        if (gather.count == 0) {
-            if (lent == 0) break;
-            budget -= lent < budget ? lent : budget; /* it is written already */
-            handled++;
-            continue;
-        }
-        size_t written = 0;
-        quoit_status_t status = channel->config.ops->write(channel->pipes[pipe], gather.iov, gather.count, &written);
+        if (gather.count == 0 && lent == 0) break;
+        size_t written = 0; /* a piece that was lent may have been told already */
+        quoit_status_t status = gather.count > 0 ? channel->config.ops->write(channel->pipes[pipe], gather.iov, gather.count, &written) : QUOIT_OK;
         if (status == QUOIT_ERR_AGAIN) break;
         if (status != QUOIT_OK) {
             write_failed(channel, pipe, status);
