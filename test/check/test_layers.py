@@ -81,3 +81,13 @@ def test_the_check_itself(path, target, is_wrong):
 def test_every_storey_is_there():
     assert all((ROOT / storey).is_dir() for storey in STOREYS), [s for s in STOREYS if not (ROOT / s).is_dir()]
     assert name(ROOT / "base" / "settings.def") == "base/settings.def"
+
+
+def test_locks_of_the_process_are_free_in_a_forked_child():
+    """Static mutexes are base/forked's; an object's own is initialised by a call."""
+    locks = re.compile(r"^.*PTHREAD_MUTEX_INITIALIZER.*$", re.M)
+    found = [(path.relative_to(ROOT), line) for path in all_files() if path.suffix == ".c" and storey_of(path.relative_to(ROOT)) is not None
+             for line in locks.findall(path.read_text(errors="replace"))]
+    assert len(found) > 5, "the check sees no locks: it looks for the wrong thing"
+    wrong = [f"{path}: {line.strip()}" for path, line in found if ".mutex = PTHREAD_MUTEX_INITIALIZER" not in line and str(path) != "base/forked.c"]
+    assert not wrong, "\n".join(wrong)

@@ -2,18 +2,18 @@
 /* Opening OpenSSL: see tls_library.h. */
 #include "transport/tls/tls_library.h"
 
+#include "base/forked.h"
 #include "base/log.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 
 static struct {
-    pthread_mutex_t lock;
+    forked_lock_t lock;
     bool open;
     tls_library_t table;
-} library = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} library = {.lock = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
 
 /* What is looked up in libssl is found in libcrypto, which it needs, too. */
 static const char *find_functions(void *handle, tls_library_t *table)
@@ -46,10 +46,10 @@ static quoit_status_t library_load(const char *path)
 
 quoit_status_t tls_library_open(const char *path, const tls_library_t **result)
 {
-    pthread_mutex_lock(&library.lock);
+    forked_lock(&library.lock);
     quoit_status_t status = library.open ? QUOIT_OK : library_load(path);
     library.open = status == QUOIT_OK;
-    pthread_mutex_unlock(&library.lock);
+    forked_unlock(&library.lock);
     if (status == QUOIT_OK) *result = &library.table;
     return status;
 }

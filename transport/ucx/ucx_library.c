@@ -2,10 +2,10 @@
 /* Loading UCX: its functions, its signal handlers, its log. See ucx_library.h. */
 #include "transport/ucx/ucx_library.h"
 
+#include "base/forked.h"
 #include "base/log.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,12 +13,12 @@
 #include <string.h>
 
 static struct {
-    pthread_mutex_t lock;
+    forked_lock_t lock;
     bool tried;
     quoit_status_t status;
     char why[512]; /* status is not OK */
     ucx_library_t library;
-} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} shared = {.lock = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
 
 /* ---------------------------------------------------------------- signals */
 
@@ -129,14 +129,14 @@ static quoit_status_t library_load(const char *path)
 quoit_status_t ucx_library_open(const quoit_transport_environment_t *environment, const ucx_library_t **library)
 {
     const char *path = environment->setting("UCX_LIBRARY");
-    pthread_mutex_lock(&shared.lock);
+    forked_lock(&shared.lock);
     if (!shared.tried) {
         shared.status = library_load(path && path[0] ? path : "libucp.so.0");
         if (shared.status != QUOIT_OK) snprintf(shared.why, sizeof shared.why, "%s", error_text());
         shared.tried = true;
     }
     quoit_status_t status = shared.status;
-    pthread_mutex_unlock(&shared.lock);
+    forked_unlock(&shared.lock);
     if (status != QUOIT_OK) return error_set(status, "%s", shared.why);
     *library = &shared.library;
     return QUOIT_OK;

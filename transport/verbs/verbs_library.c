@@ -2,16 +2,17 @@
 /* Opening libibverbs: see verbs_library.h. */
 #include "transport/verbs/verbs_library.h"
 
+#include "base/forked.h"
+
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
 
 static struct {
-    pthread_mutex_t lock;
+    forked_lock_t lock;
     bool open;
     verbs_library_t table;
-} library = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} library = {.lock = {.mutex = PTHREAD_MUTEX_INITIALIZER}};
 
 /* A function's address into the table; POSIX lets dlsym's result be copied so. */
 static bool find(void *handle, const char *name, void *place)
@@ -39,7 +40,7 @@ static quoit_status_t fill(void *handle, const char *path, verbs_library_t *tabl
 quoit_status_t verbs_library_open(const char *path, const verbs_library_t **result)
 {
     quoit_status_t status = QUOIT_OK;
-    pthread_mutex_lock(&library.lock);
+    forked_lock(&library.lock);
     if (!library.open) {
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (handle == NULL)
@@ -49,7 +50,7 @@ quoit_status_t verbs_library_open(const char *path, const verbs_library_t **resu
         if (status != QUOIT_OK && handle != NULL) dlclose(handle);
         library.open = status == QUOIT_OK;
     }
-    pthread_mutex_unlock(&library.lock);
+    forked_unlock(&library.lock);
     if (status == QUOIT_OK) *result = &library.table;
     return status;
 }
