@@ -71,6 +71,13 @@ quoit_status_t endpoint_create(endpoint_t *endpoint, endpoints_t *home, quoit_pr
     return QUOIT_OK;
 }
 
+quoit_status_t endpoint_check_peer(const endpoints_t *home, const secrets_t *jobs, const quoit_peer_t *peer)
+{
+    if (process_same(peer->process, home->self)) return error_set(QUOIT_ERR_INVALID, "%s: a process does not connect to itself", home->ops->name);
+    if (secrets_has(jobs, peer->job)) return QUOIT_OK;
+    return error_set(QUOIT_ERR_INVALID, "%s: no secret is known for job %016" PRIx64, home->ops->name, peer->job);
+}
+
 void endpoint_join(endpoint_t *endpoint, const quoit_peer_t *peer, quoit_endpoint_t **result)
 {
     if (endpoint->count == 0 && peer->name) snprintf(endpoint->name, sizeof endpoint->name, "%s", peer->name);
@@ -191,6 +198,31 @@ quoit_status_t endpoint_status(quoit_endpoint_t *handle)
     case ENDPOINT_ENDED: break;
     }
     return error_set(endpoint->status == QUOIT_OK ? QUOIT_ERR_CLOSED : endpoint->status, "%s", endpoint->text);
+}
+
+quoit_status_t endpoint_send(quoit_endpoint_t *handle, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    endpoint_t *endpoint = (endpoint_t *)handle;
+    quoit_status_t status = channel_send(endpoint->channel, key, buffer, length, transfer);
+    endpoint->home->ops->touch(endpoint);
+    return status;
+}
+
+quoit_status_t endpoint_recv(quoit_endpoint_t *handle, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
+{
+    endpoint_t *endpoint = (endpoint_t *)handle;
+    quoit_status_t status = channel_recv(endpoint->channel, key, buffer, length, transfer);
+    endpoint->home->ops->touch(endpoint);
+    endpoint_check_parted(endpoint);
+    return status;
+}
+
+quoit_status_t endpoint_notify(quoit_endpoint_t *handle, const void *data, size_t length)
+{
+    endpoint_t *endpoint = (endpoint_t *)handle;
+    quoit_status_t status = channel_notify(endpoint->channel, data, length);
+    endpoint->home->ops->touch(endpoint);
+    return status;
 }
 
 void endpoint_disconnect(quoit_endpoint_t *handle)

@@ -28,6 +28,7 @@
 #include "base/table.h"
 #include "quoit/quoit_transport.h"
 #include "transport/framing/channel.h"
+#include "transport/framing/secrets.h"
 
 enum { ENDPOINT_TEXT_CAPACITY = 256, ENDPOINT_DESCRIPTION_CAPACITY = 640 };
 
@@ -80,6 +81,8 @@ endpoint_t *endpoint_find(const endpoints_t *home, quoit_process_id_t peer);
 
 /** Begins its life: `endpoint` is all zero but for what the transport has set, and whoever called frees it on failure. */
 quoit_status_t endpoint_create(endpoint_t *endpoint, endpoints_t *home, quoit_process_id_t peer, const char *name);
+/** May this process connect to the peer: is it another one, and of a job whose secret is known? */
+quoit_status_t endpoint_check_peer(const endpoints_t *home, const secrets_t *jobs, const quoit_peer_t *peer);
 /** One more connect for one that is there. */
 void endpoint_join(endpoint_t *endpoint, const quoit_peer_t *peer, quoit_endpoint_t **result);
 /** The channel is open. Leaves at once if it was left early. */
@@ -98,6 +101,9 @@ void endpoint_destroy(endpoint_t *endpoint);  /* NULL is accepted */
 
 /* Calls of the transport's table. */
 quoit_status_t endpoint_status(quoit_endpoint_t *handle);
+quoit_status_t endpoint_send(quoit_endpoint_t *handle, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer);
+quoit_status_t endpoint_recv(quoit_endpoint_t *handle, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer);
+quoit_status_t endpoint_notify(quoit_endpoint_t *handle, const void *data, size_t length);
 void endpoint_disconnect(quoit_endpoint_t *handle);
 void endpoints_cancel(quoit_transport_t *handle, uint64_t comm);
 bool endpoints_next_event(quoit_transport_t *handle, quoit_event_t *event);

@@ -130,33 +130,6 @@ static quoit_status_t tcp_probe(const quoit_transport_environment_t *environment
     return QUOIT_ERR_NOT_FOUND;
 }
 
-/* ---------------------------------------------------------------- messages */
-
-static quoit_status_t tcp_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
-{
-    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    quoit_status_t status = channel_send(endpoint->base.channel, key, buffer, length, transfer);
-    if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
-    return status;
-}
-
-static quoit_status_t tcp_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
-{
-    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    quoit_status_t status = channel_recv(endpoint->base.channel, key, buffer, length, transfer);
-    if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
-    endpoint_check_parted(&endpoint->base);
-    return status;
-}
-
-static quoit_status_t tcp_notify(quoit_endpoint_t *base, const void *data, size_t length)
-{
-    tcp_endpoint_t *endpoint = (tcp_endpoint_t *)base;
-    quoit_status_t status = channel_notify(endpoint->base.channel, data, length);
-    if (endpoint->pipe_count > 0) tcp_endpoint_touch(endpoint);
-    return status;
-}
-
 /* ---------------------------------------------------------------- progress */
 
 /* Write what waits, some TCP_BUDGET bytes of it, each endpoint once. */
@@ -255,10 +228,10 @@ const quoit_transport_ops_t transport_tcp = {
     .connect = tcp_connect,
     .endpoint_status = endpoint_status,
     .disconnect = endpoint_disconnect,
-    .send = tcp_send,
-    .recv = tcp_recv,
+    .send = endpoint_send,
+    .recv = endpoint_recv,
     .cancel = endpoints_cancel,
-    .notify = tcp_notify,
+    .notify = endpoint_notify,
     .next_event = endpoints_next_event,
     .progress = tcp_progress,
     .idle = tcp_idle,

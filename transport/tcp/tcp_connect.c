@@ -415,11 +415,9 @@ quoit_status_t tcp_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         endpoint_join(&endpoint->base, peer, result);
         return QUOIT_OK;
     }
-    if (process_same(peer->process, transport->base.self))
-        return error_set(QUOIT_ERR_INVALID, "tcp: a process does not connect to itself");
-    if (!secrets_has(transport->jobs, peer->job))
-        return error_set(QUOIT_ERR_INVALID, "tcp: no secret is known for job %016llx", (unsigned long long)peer->job);
-    quoit_status_t status = ip_address_parse(peer->address, peer->address_length, &address);
+    quoit_status_t status = endpoint_check_peer(&transport->base, transport->jobs, peer);
+    if (status != QUOIT_OK) return status;
+    status = ip_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name != NULL ? peer->name : "a peer");
     bool fresh = endpoint == NULL;
     if (fresh) endpoint = tcp_endpoint_create(transport, peer->process, peer->name);

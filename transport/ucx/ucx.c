@@ -233,38 +233,6 @@ static quoit_status_t ucx_probe(const quoit_transport_environment_t *environment
     return status;
 }
 
-/* ---------------------------------------------------------------- messages */
-
-static void touch(ucx_endpoint_t *endpoint)
-{
-    if (endpoint->link) ucx_link_touch(endpoint->link);
-}
-
-static quoit_status_t ucx_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
-{
-    ucx_endpoint_t *endpoint = (ucx_endpoint_t *)base;
-    quoit_status_t status = channel_send(endpoint->base.channel, key, buffer, length, transfer);
-    touch(endpoint);
-    return status;
-}
-
-static quoit_status_t ucx_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
-{
-    ucx_endpoint_t *endpoint = (ucx_endpoint_t *)base;
-    quoit_status_t status = channel_recv(endpoint->base.channel, key, buffer, length, transfer);
-    touch(endpoint);
-    endpoint_check_parted(&endpoint->base);
-    return status;
-}
-
-static quoit_status_t ucx_notify(quoit_endpoint_t *base, const void *data, size_t length)
-{
-    ucx_endpoint_t *endpoint = (ucx_endpoint_t *)base;
-    quoit_status_t status = channel_notify(endpoint->base.channel, data, length);
-    touch(endpoint);
-    return status;
-}
-
 /* ---------------------------------------------------------------- progress */
 
 static size_t link_step(ucx_link_t *link)
@@ -338,10 +306,10 @@ const quoit_transport_ops_t transport_ucx = {
     .connect = ucx_connect,
     .endpoint_status = endpoint_status,
     .disconnect = endpoint_disconnect,
-    .send = ucx_send,
-    .recv = ucx_recv,
+    .send = endpoint_send,
+    .recv = endpoint_recv,
     .cancel = endpoints_cancel,
-    .notify = ucx_notify,
+    .notify = endpoint_notify,
     .next_event = endpoints_next_event,
     .progress = ucx_progress,
     .idle = ucx_idle,

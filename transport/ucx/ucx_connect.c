@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "transport/ucx/ucx.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,11 +211,9 @@ quoit_status_t ucx_connect(quoit_transport_t *base, const quoit_peer_t *peer, qu
         endpoint_join(&endpoint->base, peer, result);
         return QUOIT_OK;
     }
-    if (process_same(peer->process, transport->base.self))
-        return error_set(QUOIT_ERR_INVALID, "ucx: a process does not connect to itself");
-    if (!secrets_has(transport->jobs, peer->job))
-        return error_set(QUOIT_ERR_INVALID, "ucx: no secret is known for job %016" PRIx64, peer->job);
-    quoit_status_t status = ip_address_parse(peer->address, peer->address_length, &address);
+    quoit_status_t status = endpoint_check_peer(&transport->base, transport->jobs, peer);
+    if (status != QUOIT_OK) return status;
+    status = ip_address_parse(peer->address, peer->address_length, &address);
     if (status != QUOIT_OK) return error_prefix(status, "address of %s", peer->name ? peer->name : "a peer");
     bool fresh = !endpoint;
     if (fresh) endpoint = ucx_endpoint_create(transport, peer->process, peer->name);

@@ -42,30 +42,6 @@ static quoit_status_t verbs_trust(quoit_transport_t *base, uint64_t job, const v
 
 static void verbs_distrust(quoit_transport_t *base, uint64_t job) { own(base)->control->ops->distrust(own(base)->control, job); }
 
-/* ---------------------------------------------------------------- messages */
-
-static quoit_status_t verbs_send(quoit_endpoint_t *base, quoit_key_t key, const void *buffer, size_t length, quoit_transfer_t *transfer)
-{
-    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
-    verbs_endpoint_wake(endpoint);
-    return channel_send(endpoint->base.channel, key, buffer, length, transfer);
-}
-
-static quoit_status_t verbs_recv(quoit_endpoint_t *base, quoit_key_t key, void *buffer, size_t length, quoit_transfer_t *transfer)
-{
-    verbs_endpoint_t *endpoint = (verbs_endpoint_t *)base;
-    verbs_endpoint_wake(endpoint);
-    quoit_status_t status = channel_recv(endpoint->base.channel, key, buffer, length, transfer);
-    endpoint_check_parted(&endpoint->base);
-    return status;
-}
-
-static quoit_status_t verbs_notify(quoit_endpoint_t *base, const void *data, size_t length)
-{
-    verbs_endpoint_wake((verbs_endpoint_t *)base);
-    return channel_notify(((verbs_endpoint_t *)base)->base.channel, data, length);
-}
-
 /* ---------------------------------------------------------------- events of devices */
 
 static const char *event_meaning(enum ibv_event_type type)
@@ -310,10 +286,10 @@ const quoit_transport_ops_t transport_verbs = {
     .connect = verbs_connect,
     .endpoint_status = endpoint_status,
     .disconnect = endpoint_disconnect,
-    .send = verbs_send,
-    .recv = verbs_recv,
+    .send = endpoint_send,
+    .recv = endpoint_recv,
     .cancel = endpoints_cancel,
-    .notify = verbs_notify,
+    .notify = endpoint_notify,
     .next_event = endpoints_next_event,
     .progress = verbs_progress,
     .idle = verbs_idle,
