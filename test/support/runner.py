@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every suite, counts every test, and ends with one line: N passed, N failed, N skipped. Started by test/run.
 
-Two lanes. The one in front runs the tests, a suite after the other. The one behind takes what the front leaves: it builds, with idle priority (after the first
-build), and trains the examples, with a tenth of a share, since with idle priority a rank may not get its turn for half a minute. So the processors are busy and
+Two lanes. The one in front runs the tests, a suite after the other. The one behind takes what the front leaves: it builds, with the least priority (after the
+first build), and trains the examples, with a tenth of a share, since with the least a rank may not get its turn for half a minute. So the processors are busy and
 yet deadlines are tested on a machine that answers. Sanitized tests, whose limits are wide, come last in both, and only when those with narrow ones are over:
 then everybody has a full share. Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
 
@@ -84,13 +84,18 @@ def prefix_that_works(*words):
 FULL, LOW, LEAST = 0, 10, 19  # niceness: the usual share of a processor, a tenth of it, what nobody else wants
 
 
+def stat_of(pid):
+    """The numbers of /proc/<pid>/stat behind the name: state, parent, ..."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()
+
+
 def family(pid):
     """It and all processes below it."""
     parents = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{name}/stat") as file:
-                parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+            parents[int(name)] = int(stat_of(name)[1])
         except OSError:
             pass  # it has ended
     found, more = {pid}, {pid}
@@ -128,9 +133,7 @@ def has_ended(process, limit, niceness=FULL):
 
 def cpu_seconds(pid):
     """Of a process that has ended, and of all its descendants that were waited for."""
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, stat_of(pid)[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def execute(words, limit, env=None, log=None, niceness=FULL):
@@ -140,7 +143,7 @@ def execute(words, limit, env=None, log=None, niceness=FULL):
         process = subprocess.Popen(words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         RUNNING.add(process.pid)
         try:
-            in_time = has_ended(process, limit, FULL if ALONE.is_set() else niceness)
+            in_time = has_ended(process, limit, niceness)
             if not in_time:
                 os.killpg(process.pid, signal.SIGTERM)  # pytest and its children get the chance to clean up
                 if not has_ended(process, 15):
