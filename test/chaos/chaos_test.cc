@@ -5,11 +5,11 @@
 #include "test/comm/operations.h"
 #include "test/comm/ranks.h"
 #include "test/support/built.h"
+#include "test/support/entries.h"
 
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>
-#include <fcntl.h>
 
 #include <atomic>
 #include <cstring>
@@ -63,13 +63,6 @@ chaos_script_t calm()
     script.cut = -1;
     script.fail_call = -1;
     return script;
-}
-
-int count_descriptors()
-{
-    int count = 0;
-    for (int fd = 0; fd < 512; fd++) count += fcntl(fd, F_GETFD) >= 0;
-    return count;
 }
 
 // What became of one rank.

@@ -3,6 +3,7 @@
 // what a large allreduce needs beside the caller's buffers, what hundreds of groups add, and how often ranks that share processors change places.
 #include "processes.h"
 #include "ranks.h"
+#include "test/support/entries.h"
 
 #include <gtest/gtest.h>
 
@@ -253,14 +254,6 @@ long status_of(const char *field)
         if (strncmp(line, field, strlen(field)) == 0) value = atol(line + strlen(field) + 1);
     if (file) fclose(file);
     return value;
-}
-
-int entries_of(const char *path)
-{
-    int count = 0;
-    std::error_code error;
-    for (const auto &entry : std::filesystem::directory_iterator(path, error)) count += !entry.path().empty();
-    return count;
 }
 
 // What an allreduce adds to the most that was ever resident, shared memory and all.

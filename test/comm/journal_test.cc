@@ -2,6 +2,7 @@
 // What is told of operations: history, the dump of a failure, another process's journal. And what is not: the secret. For the timeline see
 // journal_timeline_test.cc.
 #include "journal_support.h"
+#include "test/support/entries.h"
 
 #include <gtest/gtest.h>
 
@@ -292,22 +293,13 @@ int open_journal(struct stat *found)
     return result;
 }
 
-int descriptors()
-{
-    int count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    while (readdir(directory)) count++;
-    closedir(directory);
-    return count;
-}
-
 // One descriptor a process, which only its user can open; groups cost none, and what they held is given back.
 TEST(Outside, OneDescriptorOfItsUserAlone)
 {
     quoit_comm_t *comm = nullptr;
     ASSERT_EQ(quoit_comm_create(nullptr, 0, 1, nullptr, &comm), QUOIT_OK) << quoit_last_error();
     struct stat found;
-    int fd = open_journal(&found), before = descriptors(), rank = 0;
+    int fd = open_journal(&found), before = count_descriptors(), rank = 0;
     ASSERT_GE(fd, 0);
     EXPECT_EQ(found.st_mode & 0777, 0600u);
     EXPECT_TRUE(fcntl(fd, F_GETFD) & FD_CLOEXEC);
@@ -316,7 +308,7 @@ TEST(Outside, OneDescriptorOfItsUserAlone)
         std::vector<quoit_comm_t *> groups(50);
         for (size_t i = 0; i < groups.size(); i++)
             ASSERT_EQ(quoit_comm_create_group(comm, &rank, 1, ("group " + std::to_string(i)).c_str(), nullptr, &groups[i]), QUOIT_OK) << quoit_last_error();
-        EXPECT_EQ(descriptors(), before);
+        EXPECT_EQ(count_descriptors(), before);
         std::string text = history_of(getpid());
         EXPECT_EQ(count_of(text, "communicator group "), 50u);
         for (quoit_comm_t *each : groups) quoit_comm_destroy(each);

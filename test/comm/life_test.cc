@@ -2,6 +2,7 @@
 // How communicators begin and end: ranks that do not come, or of another world; stores with remains of a dead attempt; fork, exit, and what an idle
 // process does. Ranks are processes: the program runs itself with a role.
 #include "outcome.h"
+#include "test/support/entries.h"
 
 #include <gtest/gtest.h>
 
@@ -126,13 +127,6 @@ TEST(Create, MissingRanksAreNamed)
 int role_again(ProcessRank &self)
 {
     int times = atoi(self.argument(0));
-    auto count_descriptors = [] {
-        int count = 0;
-        DIR *directory = opendir("/proc/self/fd");
-        while (readdir(directory)) count++;
-        closedir(directory);
-        return count;
-    };
     int before = 0;
     for (int i = 0; i < times; i++) {
         if (self.create(30000) != QUOIT_OK) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What beginning costs, counted: calls of the store, memory behind what is shared, and what groups add. Never times.
 #include "ranks.h"
+#include "test/support/entries.h"
 
 #include <gtest/gtest.h>
 
@@ -138,14 +139,6 @@ TEST(Startup, LittleMemoryUntilItIsNeeded)
         });
     EXPECT_EQ(found.size(), host_of.size());
     for (long kib : found) EXPECT_LT(kib, 512) << "KiB behind an arena of " << host_of.size() << " ranks";
-}
-
-int entries_of(const char *path)
-{
-    int count = 0;
-    std::error_code error;
-    for (const auto &entry : std::filesystem::directory_iterator(path, error)) count += !entry.path().empty();
-    return count;
 }
 
 // With its communicators everything of an engine goes. (What the C library keeps of the first engine is there after that.)

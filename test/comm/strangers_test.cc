@@ -2,6 +2,7 @@
 // Strangers at the ports of a running job over tcp: whatever connects and is no member of it costs a closed socket and, a second and
 // source, one line in the log. The communicator goes on meanwhile, with right results.
 #include "ranks.h"
+#include "test/support/entries.h"
 
 #include <gtest/gtest.h>
 
@@ -207,13 +208,6 @@ void visit(const Target &target, const std::atomic<long> &steps, double duration
         while (steps < before + 3 && seconds() < limit) usleep(1000);
         ASSERT_GE(steps, before + 3) << "the communicator stands still";
     }
-}
-
-int count_descriptors()
-{
-    int count = 0;
-    for (int fd = 0; fd < 1024; fd++) count += fcntl(fd, F_GETFD) >= 0;
-    return count;
 }
 
 TEST(Strangers, VisitARunningJob)

@@ -2,6 +2,8 @@
 /** Engines around the shared memory transport for tests: in threads, or in forked processes. Every wait has a limit. */
 #pragma once
 
+#include "test/support/entries.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -163,15 +165,6 @@ struct Pair {
         ASSERT_EQ(b.ops.endpoint_status(ba), QUOIT_OK) << error_text();
     }
 };
-
-inline int count_descriptors()
-{
-    int count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    while (readdir(directory)) count++;
-    closedir(directory);
-    return count;
-}
 
 /** A forked process that runs `body` and exits with its result. Killed by the destructor if it still runs. */
 class Child {

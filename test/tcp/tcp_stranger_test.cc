@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Those who connect and are no peers, or peers that break the rules: they cost a closed socket and disturb nobody. */
 #include "tcp_harness.h"
+#include "test/support/entries.h"
 
-#include <dirent.h>
 #include <random>
 
 using namespace tcp_test;
@@ -17,15 +17,6 @@ tcp_times_t short_handshakes(int ms)
 }
 
 const Settings IPV4 = {{"INTERFACE", "lo"}, {"IP_FAMILY", "4"}};
-
-int open_descriptors()
-{
-    int count = 0;
-    DIR *directory = opendir("/proc/self/fd");
-    while (readdir(directory)) count++;
-    closedir(directory);
-    return count;
-}
 
 bool is_closed_by_peer(int fd)
 {
@@ -78,7 +69,7 @@ TEST(TcpStranger, AllKindsWhileAPairTransfersData)
 {
     const uint64_t seed = 31337;
     std::mt19937_64 random(seed);
-    int before = open_descriptors();
+    int before = count_descriptors();
     {
         Node a(1, IPV4, short_handshakes(400)), b(2, IPV4, short_handshakes(400));
         a.trust(), b.trust();
@@ -122,7 +113,7 @@ TEST(TcpStranger, AllKindsWhileAPairTransfersData)
         EXPECT_EQ(nullptr, b.closed());
         transport_tcp.disconnect(ab), transport_tcp.disconnect(ba);
     }
-    EXPECT_EQ(before, open_descriptors()) << "descriptors leaked";
+    EXPECT_EQ(before, count_descriptors()) << "descriptors leaked";
 }
 
 TEST(TcpStranger, APeerGetsInThoughStrangersHoldEveryPlace)

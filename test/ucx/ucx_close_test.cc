@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Closing while UCX's own thread has to do with connections that were never finished. */
 #include "ucx_harness.h"
+#include "test/support/entries.h"
 
 #include <chrono>
 #include <cstring>
 #include <thread>
 
-#include <dirent.h>
 #include <sys/socket.h>
 
 using namespace ucx_test;
@@ -28,15 +28,6 @@ void speak_and_destroy(ucp_worker_h worker)
     for (int fd : sockets) (void)!send(fd, FIRST_WORD, sizeof FIRST_WORD, MSG_NOSIGNAL);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     worker_destroy(worker);
-}
-
-size_t open_descriptors()
-{
-    size_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (readdir(folder)) count++;
-    closedir(folder);
-    return count;
 }
 
 std::string one_round()
@@ -64,13 +55,13 @@ std::string one_round()
 TEST(UcxClose, HalfAConnectionThatSpeaksMeanwhileDisturbsNothing)
 {
     std::string text = in_child([]() -> std::string {
-        size_t before = 0;
+        int before = 0;
         for (int round = 0; round < ROUNDS; round++) {
             std::string wrong = one_round();
             if (!wrong.empty()) return wrong;
-            if (round == 0) before = open_descriptors(); /* UCX keeps some of its first time */
+            if (round == 0) before = count_descriptors(); /* UCX keeps some of its first time */
         }
-        size_t after = open_descriptors();
+        int after = count_descriptors();
         return after == before ? "" : std::to_string(before) + " descriptors were open after one round, " + std::to_string(after) + " after all";
     });
     EXPECT_EQ("", text);
