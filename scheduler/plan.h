@@ -69,7 +69,7 @@ static inline bool plan_sends_blocks(plan_collective_t collective) { return coll
     X(TWO_LEVEL, "two_level", "several hosts, large: window inside each host, ring or chain among the hosts' leaders") \
     X(DOUBLING, "doubling", "several hosts, small: window inside each host, recursive doubling or a binomial tree among the leaders") \
     X(RING, "ring", "host-grouped ring of all ranks over edges only") \
-    X(DIRECT, "direct", "edges between the ranks concerned")
+    X(DIRECT, "direct", "a message between each two ranks concerned")
 
 typedef enum plan_algorithm {
 #define PLAN_ALGORITHM_ENUM(NAME, name, text) ALGORITHM_##NAME,

@@ -84,7 +84,7 @@ static quoit_status_t force_allreduce(const choice_t *choice, plan_algorithm_t *
     const char *name = plan_algorithm_name(wanted), *reason = NULL;
     bool window = plan_is_of_one_host(wanted);
     bool leaders = wanted == ALGORITHM_TWO_LEVEL || wanted == ALGORITHM_DOUBLING;
-    if (!window && !leaders && wanted != ALGORITHM_RING && wanted != ALGORITHM_DIRECT) reason = "is not one that allreduce can be told to use";
+    if (!window && !leaders && wanted != ALGORITHM_RING) reason = "is not one that allreduce can be told to use";
     else if (window && topology->hosts > 1) reason = "needs all ranks on one host";
     else if (leaders && topology->hosts == 1) reason = "needs ranks on several hosts";
     if (reason)

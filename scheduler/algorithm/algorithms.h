@@ -8,12 +8,12 @@
 builder_write_t local_write;
 
 builder_write_t allreduce_flat_write, allreduce_window_write, allreduce_two_level_write, allreduce_doubling_write,
-    allreduce_ring_write, allreduce_direct_write;
-builder_write_t broadcast_window_write, broadcast_chain_write, broadcast_binomial_write, broadcast_direct_write;
-builder_write_t reduce_flat_write, reduce_window_write, reduce_chain_write, reduce_binomial_write, reduce_direct_write;
-builder_write_t barrier_flat_write, barrier_hosts_write, barrier_direct_write;
-builder_write_t allgather_window_write, allgather_two_level_write, allgather_ring_write;
-builder_write_t reduce_scatter_window_write, reduce_scatter_two_level_write, reduce_scatter_ring_write;
+    allreduce_ring_write;
+builder_write_t broadcast_window_write, broadcast_chain_write, broadcast_binomial_write;
+builder_write_t reduce_flat_write, reduce_window_write, reduce_chain_write, reduce_binomial_write;
+builder_write_t barrier_flat_write, barrier_hosts_write;
+builder_write_t allgather_window_write, allgather_two_level_write;
+builder_write_t reduce_scatter_window_write, reduce_scatter_two_level_write;
 builder_write_t alltoall_window_write, alltoall_direct_write, gather_direct_write, scatter_direct_write;
 
 /** NULL when the collective has no such algorithm. */

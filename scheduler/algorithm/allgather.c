@@ -10,7 +10,7 @@
  *                                       0 -- a (slot 0), b (slot 1) --> 2      ring of leaders, a host's blocks in each round
  *                                       0 <-- c (slot 2), d (slot 3) -- 2      received into the leader's slot
  *                                       RECV <- slots 0, 1, and slot 0: c, d
- *   ring           every rank is its own host: straight from RECV to RECV
+ *   ranks alone    every rank is its own host: straight from RECV to RECV
  *
  * Invariants: round k passes on what round k-1 brought, after its WAIT. A slot that is being sent from is consumed after the WAIT.
  * A block without elements is no message, for sender and receiver alike.
@@ -112,10 +112,4 @@ void allgather_two_level_write(builder_t *builder)
     }
     collect(builder, false);
     builder_consumed(builder);
-}
-
-void allgather_ring_write(builder_t *builder)
-{
-    circle_t circle = circle_of_all(builder, 0);
-    write_alone(builder, &circle);
 }

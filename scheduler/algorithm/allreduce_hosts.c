@@ -15,7 +15,7 @@
  *   RECV <- slot 0      RECV <- slot 2
  *
  * Doubling (small): the members publish all, the leader alone reduces, the leaders double, the members copy.
- * Ring and direct (no windows): every rank is its own host.
+ * Ring (no windows): every rank is its own host.
  *
  * With a wire format (wire.c) the leader's slot holds its host's sum in float32, and the result whole.
  *
@@ -120,11 +120,4 @@ void allreduce_ring_write(builder_t *builder)
     circle_t circle = circle_of_all(builder, 0);
     ring_begin(builder, &circle);
     run_alone(builder, &circle, &ring);
-}
-
-void allreduce_direct_write(builder_t *builder)
-{
-    circle_t circle = circle_of_all(builder, 0);
-    doubling_begin(builder, &circle);
-    run_alone(builder, &circle, &doubling);
 }

@@ -45,9 +45,3 @@ void barrier_hosts_write(builder_t *builder)
     }
     if (shared) builder_consumed(builder);
 }
-
-void barrier_direct_write(builder_t *builder)
-{
-    circle_t circle = circle_of_all(builder, 0);
-    disseminate(builder, &circle);
-}

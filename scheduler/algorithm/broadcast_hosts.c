@@ -4,7 +4,7 @@
  *
  * Terms: one speaker a host: the root for its own, else the leader. Speakers are counted from the root's host on. Stage 0: "the
  * piece is in my slot", of a speaker. The chain (large) passes a piece from speaker to speaker, chunks behind each other; the
- * binomial tree (small) has the root send to half of those left, and so on. Direct: the same among all ranks, no windows.
+ * binomial tree (small) has the root send to half of those left, and so on.
  *
  *   chain     0 -> 1 -> 2 -> 3            binomial    0 -> 2 -> 3
  *                                                     0 -> 1
@@ -87,11 +87,3 @@ static void write_hosts(builder_t *builder, bool chain)
 void broadcast_chain_write(builder_t *builder) { write_hosts(builder, true); }
 
 void broadcast_binomial_write(builder_t *builder) { write_hosts(builder, false); }
-
-void broadcast_direct_write(builder_t *builder)
-{
-    circle_t circle = circle_of_all(builder, builder->root);
-    bool chain = !builder->request->small;
-    if (builder->rank == builder->root) write_root(builder, &circle, chain, false);
-    else write_relay(builder, &circle, chain, false);
-}

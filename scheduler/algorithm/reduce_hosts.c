@@ -146,9 +146,3 @@ static void write_hosts(builder_t *builder, bool chain)
 void reduce_chain_write(builder_t *builder) { write_hosts(builder, true); }
 
 void reduce_binomial_write(builder_t *builder) { write_hosts(builder, false); }
-
-void reduce_direct_write(builder_t *builder)
-{
-    circle_t circle = circle_of_all(builder, builder->root);
-    write_alone(builder, &circle, !builder->request->small);
-}

@@ -11,7 +11,7 @@
  *                    0 [a b | c d]                  2 [a b | c d]
  *                    0 -- c d of host A --> 2       2 -- a b of host B --> 0     ring, shares = blocks of a host
  *                    RECV of 0, 1 <- slot 0         RECV of 2, 3 <- slot 2
- *   ring           every rank is its own host
+ *   ranks alone    every rank is its own host: the same ring, out of SEND
  *
  * Invariants: what is sent round starts at the host after the one that keeps it and adds up on the way: one order. In place (RECV
  * is one's own block of SEND) is safe, since nobody else reads it and it is read before, or while, it is written.
@@ -230,10 +230,4 @@ void reduce_scatter_two_level_write(builder_t *builder)
                      builder_stream(builder));
     }
     builder_consumed(builder);
-}
-
-void reduce_scatter_ring_write(builder_t *builder)
-{
-    circle_t circle = circle_of_all(builder, 0);
-    write_alone(builder, &circle);
 }

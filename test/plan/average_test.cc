@@ -29,7 +29,7 @@ template <typename Check> void for_each_sum(Random &random, const Check &check)
         {0, 1}, {0, 1, 2}, {0, 0, 1, 1, 2, 2}, {0, 0, 0, 1, 2, 2}, {0, 1, 2, 3, 4}, {0, 1, 2, 1, 0, 3, 4, 5, 6, 6, 0}};
     for (const std::vector<int> &host_of : groupings)
         for (plan_collective_t collective : {COLLECTIVE_ALLREDUCE, COLLECTIVE_REDUCE, COLLECTIVE_REDUCE_SCATTER})
-            for (plan_algorithm_t algorithm : {ALGORITHM_TWO_LEVEL, ALGORITHM_DOUBLING, ALGORITHM_RING, ALGORITHM_DIRECT})
+            for (plan_algorithm_t algorithm : {ALGORITHM_TWO_LEVEL, ALGORITHM_DOUBLING, ALGORITHM_RING})
                 for (quoit_dtype_t dtype : {QUOIT_F16, QUOIT_BF16, QUOIT_F8_E4M3, QUOIT_F8_E5M2}) {
                     Sum sum;
                     sum.host_of = host_of;

@@ -9,7 +9,7 @@
 namespace plantest {
 namespace {
 
-const plan_algorithm_t allreduces[] = {ALGORITHM_FLAT, ALGORITHM_WINDOW, ALGORITHM_TWO_LEVEL, ALGORITHM_DOUBLING, ALGORITHM_RING, ALGORITHM_DIRECT};
+const plan_algorithm_t allreduces[] = {ALGORITHM_FLAT, ALGORITHM_WINDOW, ALGORITHM_TWO_LEVEL, ALGORITHM_DOUBLING, ALGORITHM_RING};
 
 TEST(Numbers, SameBitsOnAllRanksAndRuns)
 {

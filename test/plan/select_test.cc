@@ -142,7 +142,7 @@ TEST(Create, RefusesWhatIsWrong)
     one.collective = COLLECTIVE_BROADCAST;
     EXPECT_EQ(create_plan(one, topology.get(), 0, &plan), QUOIT_ERR_INVALID);
     EXPECT_STREQ(error_text(), "plan of broadcast: there is no algorithm ring for it");
-    one.algorithm = ALGORITHM_DIRECT;
+    one.algorithm = ALGORITHM_TWO_LEVEL;
     one.premul = true;
     EXPECT_EQ(create_plan(one, topology.get(), 0, &plan), QUOIT_ERR_INVALID);
     plan_destroy(nullptr);

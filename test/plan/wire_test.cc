@@ -15,7 +15,7 @@ namespace {
 
 const std::vector<std::vector<int>> groupings = {
     {0, 1}, {0, 0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 1, 2, 2, 2}, {0, 1, 2, 3, 4}, {0, 1, 0, 2, 1, 3, 3, 4, 5, 6, 0}, {0, 0, 0}};
-const plan_algorithm_t algorithms[] = {ALGORITHM_TWO_LEVEL, ALGORITHM_DOUBLING, ALGORITHM_RING, ALGORITHM_DIRECT};
+const plan_algorithm_t algorithms[] = {ALGORITHM_TWO_LEVEL, ALGORITHM_DOUBLING, ALGORITHM_RING};
 
 double wire_unit_of(quoit_wire_t wire)
 {
