@@ -192,7 +192,9 @@ void machine_discover(machine_t *machine, char *source, size_t capacity)
     *machine = (machine_t){
         .cores = cpu_count(), .numa_nodes = 1, .numa_node = -1, .cache = cpu_cache_size(), .nic_mbps = fastest_interface()};
     machine_discover_nics(machine);
-    if (setting_int(SETTING_HWLOC) && ask_hwloc(machine, source, capacity)) return;
     ask_kernel(machine);
-    snprintf(source, capacity, "kernel");
+    const char *wanted = setting_string(SETTING_HWLOC);
+    /* Having hwloc look costs a third of the processor time that joining takes: on one node there is nothing to know that is worth it. */
+    bool ask = strcmp(wanted, "yes") == 0 || (strcmp(wanted, "auto") == 0 && machine->numa_nodes > 1);
+    if (!ask || !ask_hwloc(machine, source, capacity)) snprintf(source, capacity, "kernel");
 }

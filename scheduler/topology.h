@@ -35,7 +35,7 @@ typedef struct machine {
 
 /** Fills nics and nic: from the interfaces of this network namespace, ethtool, and where their devices are (sysfs). Never fails. */
 void machine_discover_nics(machine_t *machine);
-/** Ask hwloc (setting HWLOC; opened at run time), or without it the kernel. Never fails; `source` tells: "hwloc 2.9.0", "kernel". */
+/** Ask the kernel, then hwloc, whose word counts (setting HWLOC: as a rule where there are several NUMA nodes; opened at run time). Never fails; `source` tells: "hwloc 2.9.0", "kernel". */
 void machine_discover(machine_t *machine, char *source, size_t capacity);
 
 typedef struct topology {
