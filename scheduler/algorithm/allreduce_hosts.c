@@ -117,7 +117,7 @@ void allreduce_doubling_write(builder_t *builder)
 
 void allreduce_ring_write(builder_t *builder)
 {
-    circle_t circle = circle_of_all(builder, 0);
+    circle_t circle = circle_of_all(builder);
     ring_begin(builder, &circle);
     run_alone(builder, &circle, &ring);
 }

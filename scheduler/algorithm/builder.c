@@ -168,34 +168,26 @@ circle_t circle_of_speakers(const builder_t *builder, int root)
                       .index = index < 0 ? index + topology->hosts : index};
 }
 
-circle_t circle_of_all(const builder_t *builder, int root)
+circle_t circle_of_all(const builder_t *builder)
 {
     const topology_t *topology = builder->topology;
-    int host = topology->host[root];
-    bool home = builder->host == host;
-    int index = home ? builder->me - topology->member[root] : topology->position[builder->rank] - topology->host_first[host];
-    if (index < 0) index += home ? builder->members : topology->ranks;
-    return (circle_t){.topology = topology, .speakers = false, .root = root, .size = topology->ranks, .index = index};
+    return (circle_t){.topology = topology, .speakers = false, .size = topology->ranks, .index = topology->position[builder->rank]};
 }
 
 int circle_rank(const circle_t *circle, int index)
 {
     const topology_t *topology = circle->topology;
-    int home = topology->host[circle->root], at = circle_wrap(circle, index);
-    if (circle->speakers) return at == 0 ? circle->root : topology_leader(topology, (home + at) % topology->hosts);
-    int members = topology->host_size[home];
-    if (at < members) return topology_rank(topology, home, (topology->member[circle->root] + at) % members);
-    return topology->order[(topology->host_first[home] + at) % topology->ranks];
+    int at = circle_wrap(circle, index);
+    if (!circle->speakers) return topology->order[at];
+    return at == 0 ? circle->root : topology_leader(topology, (topology->host[circle->root] + at) % topology->hosts);
 }
 
 int circle_group_size(const circle_t *circle, int index)
 {
-    if (!circle->speakers) return 1;
     return circle->topology->host_size[circle->topology->host[circle_rank(circle, index)]];
 }
 
 int circle_group_rank(const circle_t *circle, int index, int item)
 {
-    int rank = circle_rank(circle, index);
-    return circle->speakers ? topology_rank(circle->topology, circle->topology->host[rank], item) : rank;
+    return topology_rank(circle->topology, circle->topology->host[circle_rank(circle, index)], item);
 }

@@ -107,8 +107,8 @@ plan_operand_t builder_own_source(const builder_t *builder, plan_operand_t slot,
 
 /**
  * The ranks that talk over edges, in the order in which a ring or chain passes them: either one speaker a host (the root for its
- * own host, else the leader), hosts ascending from the root's; or all ranks, the root's host first and from the root on, so that a
- * chain crosses each network interface once. With root 0 these are the leaders, and topology->order.
+ * own host, else the leader), hosts ascending from the root's; or all ranks, host by host, so that the ring enters and leaves each
+ * network interface once (topology->order).
  */
 typedef struct circle {
     const topology_t *topology;
@@ -118,7 +118,7 @@ typedef struct circle {
 } circle_t;
 
 circle_t circle_of_speakers(const builder_t *builder, int root);
-circle_t circle_of_all(const builder_t *builder, int root);
+circle_t circle_of_all(const builder_t *builder);
 /** Rank at `index`; any integer, counted round the circle. */
 int circle_rank(const circle_t *circle, int index);
 static inline int circle_wrap(const circle_t *circle, int index)
