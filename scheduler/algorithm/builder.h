@@ -128,7 +128,7 @@ static inline int circle_wrap(const circle_t *circle, int index)
 }
 static inline int circle_next(const circle_t *circle) { return circle_rank(circle, circle->index + 1); }
 static inline int circle_previous(const circle_t *circle) { return circle_rank(circle, circle->index - 1); }
-/** Ranks whose blocks the one at `index` stands for: its whole host's, or its own only. */
+/** Ranks whose blocks the speaker at `index` stands for: its host's. */
 int circle_group_size(const circle_t *circle, int index);
 int circle_group_rank(const circle_t *circle, int index, int item);
 
