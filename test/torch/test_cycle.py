@@ -75,6 +75,50 @@ def worker_again(rank, size):
     assert grown < 8 << 20, f"{grown} bytes more after {rounds} rounds"
 
 
+def switches():
+    """How often each of Quoit's threads in this process came from or to a processor, by its name and id."""
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status") as file:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        if fields["Name"].startswith("quoit"):
+            found[f"{fields['Name']} {task}"] = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
+    return found
+
+
+def worker_idle(rank, size):
+    """Threads that move bytes and watch futures wake while there is something to come, and never when nothing is."""
+    if argument():
+        os.environ["QUOIT_HOST_LABEL"] = f"host {rank}"
+    dist.init_process_group("quoit")
+    model = DistributedDataParallel(torch.nn.Linear(300, 300))
+    for _ in range(3):
+        model(torch.ones(2, 300)).sum().backward()
+    received = torch.zeros(3)
+    future = dist.irecv(received, 1 - rank).get_future()
+    before, end = switches(), time.monotonic() + 30 * SLOW
+    while not any(count > before.get(thread, 0) for thread, count in switches().items()):
+        assert time.monotonic() < end, "while a message is to come somebody must look for it"
+        time.sleep(0.01)
+    meet("seen", rank, size)
+    dist.send(torch.ones(3), 1 - rank)
+    future.wait()
+    dist.barrier()
+
+    end = time.monotonic() + 30 * SLOW
+    while True:  # until they sleep, which may take a while on a busy machine
+        before = switches()
+        time.sleep(0.5)
+        if switches() == before:
+            break
+        assert time.monotonic() < end, (before, switches())
+    assert {name.split()[0] for name in before} == {"quoit", "quoit_watcher"}, before
+    time.sleep(10 if LONG else 1.5)
+    assert switches() == before, (before, switches())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def worker_many_groups(rank, size):
     count = argument()
     before = held()["descriptors"]
@@ -190,6 +234,11 @@ def worker_shutdown_order(rank, size):
 @pytest.mark.parametrize("labels", [False, True])
 def test_init_and_destroy(labels):
     run(2, worker_again, backend=None, argument=[200 if LONG else 12, labels], limit=300 if LONG else 60)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_idle(labels):
+    run(2, worker_idle, backend=None, argument=labels)
 
 
 def test_many_groups():
