@@ -158,8 +158,9 @@ def test_slurm_variables():
     assert [end[0] for end in ends] == [0, 0], ends
 
 
-def test_by_hand(tmp_path):
-    store = f"file://{tmp_path}/store"
+@pytest.mark.parametrize("kind", ["file", "tcp"])
+def test_by_hand(tmp_path, kind):
+    store = f"file://{tmp_path}/store" if kind == "file" else f"tcp://127.0.0.1:{28000 + os.getpid() % 500}"
     processes = [subprocess.Popen([str(BENCH), "--rank", str(r), "--size", "2", "--store", store, "--sizes", "4", *QUICK], env=environment(),
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(2)]
     try:

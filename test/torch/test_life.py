@@ -340,7 +340,11 @@ def test_unreachable_master():
 
 @pytest.mark.parametrize(
     "name, value, expected",
-    [("QUOIT_INTERFACE", "nosuch0", "nosuch0"), ("QUOIT_TIMEOUT", "soon", "QUOIT_TIMEOUT"), ("QUOIT_LOG", "loud", "QUOIT_LOG")],
+    [
+        ("QUOIT_INTERFACE", "nosuch0", "QUOIT_INTERFACE=nosuch0: no such interface; there are "),
+        ("QUOIT_TIMEOUT", "soon", "QUOIT_TIMEOUT=soon: expected a duration from 1ms to 7200min"),
+        ("QUOIT_LOG", "loud", "QUOIT_LOG=loud: expected one of error|warn|info|debug"),
+    ],
 )
 def test_bad_setting(name, value, expected):
     for text in run(2, worker_bad_setting, backend=None, env={name: value}):
