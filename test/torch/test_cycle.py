@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -117,6 +118,31 @@ def worker_idle(rank, size):
     assert switches() == before, (before, switches())
     dist.barrier()
     dist.destroy_process_group()
+
+
+def worker_failed_creations(rank, size):
+    """Groups that cannot be created, since a rank does not come, and calls that are refused leave nothing behind."""
+    tensor = torch.ones(3).to_sparse()
+    for number in range(8):
+        for world in (2, 1):
+            call = lambda: dist.init_process_group("quoit", store=dist.HashStore(), rank=0, world_size=world, timeout=timedelta(seconds=0.2))  # noqa: E731
+            if world == 2:
+                text = message_of(call, dist.DistNetworkError)
+                assert "1 of 2 ranks did not come" in text, text
+                continue
+            call()
+            backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+            message_of(lambda: backend.broadcast([tensor]), ValueError)
+            message_of(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), NotImplementedError)
+            dist.destroy_process_group()
+            del backend
+        if number == 2:
+            before, bytes_before = held(), resident()
+    end = time.monotonic() + 5  # a thread that ends is still listed for a moment
+    while any((after := held())[name] > before[name] for name in before) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert all(after[name] <= before[name] for name in after), (before, after)
+    assert resident() - bytes_before < 8 << 20
 
 
 def worker_many_groups(rank, size):
@@ -239,6 +265,10 @@ def test_init_and_destroy(labels):
 @pytest.mark.parametrize("labels", [False, True])
 def test_idle(labels):
     run(2, worker_idle, backend=None, argument=labels)
+
+
+def test_failed_creations():
+    run(1, worker_failed_creations, backend=None)
 
 
 def test_many_groups():
