@@ -358,7 +358,6 @@ def test_port_is_taken():
 @pytest.mark.parametrize(
     "variables, expected",
     [
-        ({"GLOO_SOCKET_IFNAME": "lo"}, "GLOO_SOCKET_IFNAME"),
         ({"NCCL_SOCKET_IFNAME": "lo"}, "NCCL_SOCKET_IFNAME"),
         ({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "nosuch0"}, "GLOO_SOCKET_IFNAME"),
         ({"QUOIT_INTERFACE": "lo", "GLOO_SOCKET_IFNAME": "nosuch0"}, "QUOIT_INTERFACE"),
