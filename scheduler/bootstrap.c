@@ -160,7 +160,6 @@ static void freeze_tuning(tuning_t *tuning)
                          .eager_limit = (uint64_t)setting_int(SETTING_EAGER_LIMIT),
                          .net_depth = (int32_t)setting_int(SETTING_NET_DEPTH),
                          .allreduce = -1};
-    if (tuning->small_limit > PLAN_SMALL_SLOT) tuning->small_limit = PLAN_SMALL_SLOT;
     for (int algorithm = 0; algorithm < ALGORITHM_COUNT; algorithm++) /* "auto" is the name of none */
         if (strcmp(setting_string(SETTING_ALLREDUCE), plan_algorithm_name((plan_algorithm_t)algorithm)) == 0) tuning->allreduce = algorithm;
     tuning->wire = QUOIT_WIRE_NONE + (int32_t)setting_int(SETTING_WIRE_DTYPE); /* in the same order */

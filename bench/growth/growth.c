@@ -78,7 +78,6 @@ tuning_t growth_tuning(void)
                        .eager_limit = (uint64_t)setting_int(SETTING_EAGER_LIMIT),
                        .net_depth = (int32_t)setting_int(SETTING_NET_DEPTH),
                        .allreduce = -1};
-    if (tuning.small_limit > PLAN_SMALL_SLOT) tuning.small_limit = PLAN_SMALL_SLOT;
     return tuning;
 }
 

@@ -110,7 +110,7 @@ protected:
         for (const char *name : {"RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
                                  "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_RANK", "PMI_SIZE",
                                  "PMIX_RANK", "PMIX_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST",
-                                 "SLURM_JOB_ID", "SLURM_STEP_ID", "MPI_LOCALNRANKS", "PRTE_NUM_PROCS", "QUOIT_STORE"})
+                                 "SLURM_JOB_ID", "SLURM_STEP_ID", "MPI_LOCALNRANKS", "PMIX_LOCAL_SIZE", "PRTE_NUM_PROCS", "QUOIT_STORE"})
             unsetenv(name);
         ASSERT_TRUE(parse({}, &options));
     }
@@ -164,6 +164,42 @@ TEST_F(Environment, OpenMpiOnOneHost)
 {
     ASSERT_EQ(find({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), RANKS_FOUND) << text;
     EXPECT_EQ(std::string(ranks.store).rfind("tcp://127.0.0.1:2", 0), 0u) << ranks.store;
+}
+
+TEST_F(Environment, MpichOnOneHostAndUnderSlurm)
+{
+    ASSERT_EQ(find({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALNRANKS", "3"}}), RANKS_FOUND) << text;
+    EXPECT_EQ(ranks.rank, 2);
+    EXPECT_EQ(ranks.size, 3);
+    EXPECT_STREQ(ranks.origin, "MPICH or Intel MPI");
+    EXPECT_EQ(std::string(ranks.store).rfind("tcp://127.0.0.1:2", 0), 0u) << ranks.store;
+    SetUp();
+    ASSERT_EQ(find({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"SLURM_STEP_NODELIST", "n[7,9]"}, {"SLURM_JOB_ID", "5"}}), RANKS_FOUND) << text; // srun --mpi=pmi2
+    EXPECT_EQ(ranks.rank, 1);
+    EXPECT_STREQ(ranks.store, "tcp://n7:20005");
+}
+
+TEST_F(Environment, Pmix)
+{
+    ASSERT_EQ(find({{"PMIX_RANK", "1"}, {"PRTE_NUM_PROCS", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}), RANKS_FOUND) << text;
+    EXPECT_EQ(ranks.rank, 1);
+    EXPECT_EQ(ranks.size, 2);
+    EXPECT_STREQ(ranks.origin, "PMIx");
+    EXPECT_STREQ(ranks.store, "env://");
+}
+
+TEST_F(Environment, OptionsGoBeforeIt)
+{
+    const std::map<std::string, std::string> launcher{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+    ASSERT_TRUE(parse({"--store", "tcp://b:29600"}, &options));
+    ASSERT_EQ(find(launcher), RANKS_FOUND) << text;
+    EXPECT_EQ(ranks.rank, 1);
+    EXPECT_STREQ(ranks.store, "tcp://b:29600");
+    ASSERT_TRUE(parse({"--rank", "3", "--size", "5", "--store", "file:///x"}, &options));
+    ASSERT_EQ(find(launcher), RANKS_FOUND) << text;
+    EXPECT_EQ(ranks.rank, 3);
+    EXPECT_EQ(ranks.size, 5);
+    EXPECT_STREQ(ranks.store, "file:///x");
 }
 
 TEST_F(Environment, WhatIsMissingIsNamed)

@@ -67,6 +67,30 @@ def test_table():
     assert "all results right" in done.stdout and "2 ranks, 1 host" in done.stdout
 
 
+def test_progress_on_a_terminal_alone():
+    """While a size is measured its name stands there, and nothing of it is left when its row is printed."""
+    words = ["-n", "2", "--sizes", "4,64K", *QUICK]
+    ours, theirs = os.openpty()
+    process = subprocess.Popen([str(BENCH), *words], stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL, env=environment(), text=True)
+    os.close(theirs)
+    try:
+        table = rows(process.communicate(timeout=90 * SLOW)[0])
+    finally:
+        process.kill()
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # the other end is closed, and all was read
+            break
+    os.close(ours)
+    clear = "\r\033[K"
+    expected = [word for size in ("4 B", "64 KiB") for word in (f"allreduce of {size}, float32 sum, in place", "")]
+    assert shown.decode() == "".join(clear + word for word in expected) and len(table) == 2 and process.returncode == 0, shown
+    done = run(*words)
+    assert done.returncode == 0 and "\r" not in done.stdout + done.stderr, done.stdout + done.stderr
+
+
 def test_json_has_everything(tmp_path):
     path = tmp_path / "out.json"
     done = run("-n", "3", "--sizes", "4,64K", "--iterations", "17", "--in-place", "--out-of-place", "--json", str(path),
@@ -134,8 +158,9 @@ def test_slurm_variables():
     assert [end[0] for end in ends] == [0, 0], ends
 
 
-def test_by_hand(tmp_path):
-    store = f"file://{tmp_path}/store"
+@pytest.mark.parametrize("kind", ["file", "tcp"])
+def test_by_hand(tmp_path, kind):
+    store = f"file://{tmp_path}/store" if kind == "file" else f"tcp://127.0.0.1:{28000 + os.getpid() % 500}"
     processes = [subprocess.Popen([str(BENCH), "--rank", str(r), "--size", "2", "--store", store, "--sizes", "4", *QUICK], env=environment(),
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(2)]
     try:

@@ -59,3 +59,14 @@ def test_library_exports_the_public_api_and_nothing_else():
     assert declared, "no QUOIT_API declarations found"
     assert declared - exported == set(), f"declared but not in the library: {sorted(declared - exported)}"
     assert exported - declared == set(), f"in the library but not declared: {sorted(exported - declared)}"
+
+
+def test_library_needs_the_c_library_alone():
+    """What is optional (OpenSSL, libibverbs, UCX, hwloc) is opened when it is asked for, so a program also starts where none of it is installed."""
+    library = os.environ.get("QUOIT_TEST_LIBRARY", str(ROOT / "build" / "libquoit.so"))
+    if not os.path.exists(library):
+        pytest.skip(f"{library} was not built")
+    listed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"\(NEEDED\)[^\[]*\[([^\]]+)\]", listed)
+    assert "libc.so.6" in needed
+    assert [one for one in needed if not re.match(r"(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so", one)] == [], needed

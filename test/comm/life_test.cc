@@ -3,6 +3,7 @@
 // process does. Ranks are processes: the program runs itself with a role.
 #include "outcome.h"
 #include "test/support/entries.h"
+#include "test/support/temporary.h"
 
 #include <gtest/gtest.h>
 
@@ -309,23 +310,89 @@ int role_exit(ProcessRank &self)
     exit(0); /* no destroy */
 }
 
-TEST(Exit, WithoutDestroyLeavesNothing)
+std::set<std::string> names_in(const std::string &path)
 {
-    auto shared_files = [] {
-        std::set<std::string> names;
-        DIR *directory = opendir("/dev/shm");
-        if (!directory) return names;
-        while (dirent *entry = readdir(directory))
-            if (strstr(entry->d_name, "quoit")) names.insert(entry->d_name);
-        closedir(directory);
-        return names;
-    };
-    auto before = shared_files();
-    Processes ranks("exit", {0, 0});
-    for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 30);
-    for (int rank = 0; rank < 2; rank++) ranks.tell(rank, "go");
-    for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 10), 0);
-    EXPECT_EQ(shared_files(), before);
+    std::set<std::string> names;
+    DIR *directory = opendir(path.c_str());
+    if (!directory) return names;
+    while (dirent *entry = readdir(directory))
+        if (entry->d_name[0] != '.') names.insert(entry->d_name);
+    closedir(directory);
+    return names;
+}
+
+std::set<std::string> shared_files()
+{
+    std::set<std::string> names;
+    for (const std::string &name : names_in("/dev/shm"))
+        if (name.find("quoit") != std::string::npos) names.insert(name);
+    return names;
+}
+
+// Sockets that the process has, as the kernel's tables name them.
+std::set<std::string> sockets_of(pid_t pid)
+{
+    std::set<std::string> numbers;
+    const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+    for (const std::string &name : names_in(folder)) {
+        char target[64] = "";
+        if (readlink((folder + "/" + name).c_str(), target, sizeof target - 1) > 0 && strncmp(target, "socket:[", 8) == 0)
+            numbers.insert(std::to_string(atol(target + 8)));
+    }
+    return numbers;
+}
+
+// Those of them that the kernel still knows.
+std::set<std::string> living(const std::set<std::string> &sockets)
+{
+    std::set<std::string> found;
+    for (const char *table : {"/proc/net/unix", "/proc/net/tcp", "/proc/net/tcp6"}) {
+        std::ifstream file(table);
+        for (std::string word; file >> word;)
+            if (sockets.count(word)) found.insert(word);
+    }
+    return found;
+}
+
+// Processes that have inherited this from a rank, or are one.
+std::set<std::string> processes_with(const std::string &variable)
+{
+    std::set<std::string> found;
+    for (const std::string &name : names_in("/proc"))
+        if (isdigit(name[0]) && content("/proc/" + name + "/environ").find(variable) != std::string::npos) found.insert(name);
+    return found;
+}
+
+TEST(Exit, WithoutDestroyOrKilledLeavesNothing)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        for (bool killed : {false, true}) {
+            SCOPED_TRACE((killed ? "killed, hosts " : "hosts ") + std::to_string(host_of[1] + 1));
+            auto before = shared_files();
+            std::string folder = temporary_pattern("exit");
+            ASSERT_NE(mkdtemp(folder.data()), nullptr);
+            const std::string mark = "TMPDIR=" + folder;
+            std::set<std::string> sockets;
+            Processes ranks("exit", host_of, {}, "", {mark});
+            for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 30);
+            for (int rank = 0; rank < 2; rank++) sockets.merge(sockets_of(ranks.pid(rank)));
+            EXPECT_GE(living(sockets).size(), 2u) << "at least a listener a rank";
+            EXPECT_EQ(processes_with(mark).size(), 2u) << "no helpers";
+            for (int rank = 0; rank < 2; rank++) {
+                if (killed)
+                    ranks.kill(rank, SIGKILL);
+                else
+                    ranks.tell(rank, "go");
+            }
+            for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 10), killed ? 1000 + SIGKILL : 0);
+            EXPECT_EQ(shared_files(), before);
+            EXPECT_EQ(names_in(folder), std::set<std::string>{});
+            EXPECT_EQ(processes_with(mark), std::set<std::string>{});
+            for (double end = seconds() + 5 * slow(); !living(sockets).empty() && seconds() < end;) usleep(1000); // the kernel closes some a little later
+            EXPECT_EQ(living(sockets), std::set<std::string>{});
+            rmdir(folder.c_str());
+        }
+    }
 }
 
 // Destroy with work in flight: bounded by QUOIT_LINGER, and the others are told.

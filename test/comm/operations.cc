@@ -225,7 +225,7 @@ Operation::Known Operation::reduced(int part, size_t count) const
 
 // Elements of the table, chosen by `key`. Hidden from ThreadSanitizer, which would be told of each: nobody else sees these bytes before they
 // are copied into a buffer as a whole.
-template <size_t width> [[gnu::no_sanitize("thread")]] static void spread(unsigned char *to, size_t count, const unsigned char (*table)[16], uint64_t key)
+template <size_t width> __attribute__((no_sanitize("thread"))) static void spread(unsigned char *to, size_t count, const unsigned char (*table)[16], uint64_t key)
 {
     for (size_t i = 0; i < count; i++) {
         uint64_t mixed = (key + i) * 0xbf58476d1ce4e5b9u;

@@ -8,9 +8,12 @@ it on two hosts, too, and to the end) and from one process that plays all ranks 
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
+import termios
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -46,13 +49,36 @@ def environment(backend):
 
 
 def torchrun(folder, backend, *extra, ranks=2):
+    """Rank 0's report, and what was written: to standard output, and to the terminal that standard error is."""
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", EXAMPLE, "--backend", backend,
              "--json", str(folder / f"{backend}.json"), "--describe", str(folder / "describe.json"), *extra]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, stdin=subprocess.DEVNULL,
-                          env=dict(environment(backend), TMPDIR=str(folder)))  # where torchrun leaves its logs
-    assert done.returncode == 0, f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
-    assert SAME_BITS in done.stdout, done.stdout
-    return read(folder / f"{backend}.json"), done.stdout
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))  # else it has no column for a bar
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, text=True, stdin=subprocess.DEVNULL,
+                               env=dict(environment(backend), TMPDIR=str(folder)))  # where torchrun leaves its logs
+    os.close(theirs)
+    reader = threading.Thread(target=lambda: shown.append(read_terminal(ours)), daemon=True)
+    shown = []
+    reader.start()
+    try:
+        stdout = process.communicate(timeout=LIMIT)[0]
+    finally:
+        process.kill()
+    reader.join()
+    assert process.returncode == 0, f"{' '.join(words)}: status {process.returncode}\n{stdout[-3000:]}\n{shown[0][-6000:]}"
+    assert SAME_BITS in stdout, stdout
+    return read(folder / f"{backend}.json"), stdout, shown[0]
+
+
+def read_terminal(descriptor):
+    """All that programs write to the other end, until the last of them ends."""
+    written = b""
+    while True:
+        try:
+            written += os.read(descriptor, 65536)
+        except OSError:
+            os.close(descriptor)
+            return written.decode(errors="replace")
 
 
 def compared(run, *arguments):
@@ -115,7 +141,7 @@ def one_host(tmp_path_factory):
 
 
 def test_one_host_trains_as_gloo_does(one_host):
-    _, (mine, _), gloo = one_host
+    _, (mine, _, _), gloo = one_host
     assert mine["backend"] == BACKEND and mine["size"] == 2
     assert len(gloo["losses"]) == GLOO_EPOCHS
     assert_same_training(mine, gloo["losses"], "gloo")
@@ -123,10 +149,12 @@ def test_one_host_trains_as_gloo_does(one_host):
 
 
 def test_output_has_a_line_an_epoch(one_host):
-    _, (mine, stdout), _ = one_host
+    _, (mine, stdout, shown), _ = one_host
     lines = [line for line in stdout.splitlines() if line.startswith("epoch ")]
     assert len(lines) == len(mine["losses"]), stdout
     assert "train loss" in lines[0] and "held-out accuracy" in lines[0], lines[0]
+    bars = re.findall(r"epoch (\d+):   0%", shown)  # of rank 0 alone, on a terminal alone
+    assert bars == [str(epoch + 1) for epoch in range(len(lines))] and "%|" not in stdout, shown
 
 
 def test_one_host_is_seen_as_one(one_host):
@@ -156,7 +184,7 @@ def forked(folder, size, *extra, backend=BACKEND, hosts=None):
 
 def test_checkpoint_continues_where_it_stopped(one_host, tmp_path):
     """All epochs at once, and two and then the rest: the same losses, the same bits at the end."""
-    _, (at_once, _), _ = one_host
+    _, (at_once, _, _), _ = one_host
     checkpoint = tmp_path / "state.pt"
     first = forked(tmp_path, 2, "--epochs", "2", "--checkpoint", str(checkpoint))
     assert checkpoint.exists()

@@ -5,6 +5,7 @@
 #include "world.h"
 
 extern "C" {
+#include "base/settings.h"
 #include "base/text.h"
 }
 
@@ -74,6 +75,15 @@ TEST(Select, Others)
         EXPECT_EQ(choose(host, collective, 4).algorithm, ALGORITHM_DIRECT);
         EXPECT_FALSE(choose(host, collective, 4).small) << "not all ranks know the size";
     }
+}
+
+// What is called small has to fit a small slot: more than that is refused, and not taken for less.
+TEST(Select, TheLimitOfWhatIsSmallIsThatOfItsSlots)
+{
+    settings_reset();
+    EXPECT_EQ(quoit_setting_set("ALLREDUCE_SMALL", std::to_string(PLAN_SMALL_SLOT + 1).c_str()), QUOIT_ERR_INVALID);
+    EXPECT_EQ(quoit_setting_set("ALLREDUCE_SMALL", std::to_string(PLAN_SMALL_SLOT).c_str()), QUOIT_OK) << quoit_last_error();
+    settings_reset();
 }
 
 TEST(Select, EveryChoiceHasAPlan)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Every dtype and operation on every instruction set of this CPU: against a computation of the test's own, and with the bytes
- * around each destination watched. Lengths, offsets, numbers of sources, places in place are drawn from a seed.
+ * around each destination watched. Each length from 0 to 4 vectors and one element, and each of 64 offsets has its turn; the rest is drawn from a seed.
  */
 #include "test/reduce/reference.h"
 
@@ -58,18 +58,21 @@ struct Buffer {
 struct Shape {
     size_t count = 0;
     int sources = 1, in_place = -1; /* in place of source number, -1: of none */
+    int offset = -1;                /* of the destination behind a multiple of 64, and each source has another one; -1: drawn */
     bool copy = false, stream = false, stream_copy = false, aligned = false;
     int64_t divisor = 1;
 };
 
 std::ostream &operator<<(std::ostream &out, const Shape &shape)
 {
-    return out << "count " << shape.count << " sources " << shape.sources << " in place " << shape.in_place << " copy " << shape.copy
+    return out << "count " << shape.count << " sources " << shape.sources << " in place " << shape.in_place << " offset " << shape.offset << " copy " << shape.copy
                << " stream " << shape.stream << shape.stream_copy << " aligned " << shape.aligned << " divisor " << shape.divisor << " seed " << seed;
 }
 
-size_t draw_offset(const Shape &shape, size_t size, std::mt19937_64 &random)
+/** Of source number `number`, the copy (-2) or the destination (-1). */
+size_t offset_of(const Shape &shape, int number, size_t size, std::mt19937_64 &random)
 {
+    if (shape.offset >= 0) return (size_t)(shape.offset + (number == shape.in_place ? 0 : 11 * (number + 1))) % 64;
     return shape.aligned ? random() % 64 / size * size : random() % 64;
 }
 
@@ -81,10 +84,10 @@ size_t draw_offset(const Shape &shape, size_t size, std::mt19937_64 &random)
     std::vector<Buffer> sources;
     for (int k = 0; k < shape.sources; k++) {
         inputs.push_back(reference::data(dtype, shape.count, random));
-        sources.emplace_back(bytes, draw_offset(shape, size, random));
+        sources.emplace_back(bytes, offset_of(shape, k, size, random));
         if (bytes) std::memcpy(sources.back().data(), inputs.back().data(), bytes);
     }
-    Buffer outside(bytes, draw_offset(shape, size, random)), copy(bytes, draw_offset(shape, size, random));
+    Buffer outside(bytes, offset_of(shape, -1, size, random)), copy(bytes, offset_of(shape, -2, size, random));
     Buffer &destination = shape.in_place < 0 ? outside : sources[(size_t)shape.in_place];
 
     std::vector<const void *> pointers;
@@ -159,6 +162,11 @@ TEST_P(Kernel, EveryOperationLengthAndOffset)
         if (quoit_op_check(dtype, op) != QUOIT_OK) continue;
         for (size_t count = 0; count <= 4 * 64 / size + 1; count++)
             ASSERT_TRUE(run_one(isa, dtype, op, draw_shape(count, op, random), random));
+        for (int offset = 0; offset < 64; offset++) {
+            Shape shape = draw_shape(1 + random() % (4 * 64 / size + 1), op, random);
+            shape.offset = offset;
+            ASSERT_TRUE(run_one(isa, dtype, op, shape, random));
+        }
         /* Longer ones, where whole groups run and non-temporal stores begin. */
         for (int i = 0; i < 12; i++)
             ASSERT_TRUE(run_one(isa, dtype, op, draw_shape((2048 + random() % 4096) / size, op, random), random));

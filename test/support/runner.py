@@ -7,8 +7,8 @@ first build), and trains the examples, with a tenth of a share, since with the l
 yet deadlines are tested on a machine that answers. Sanitized tests, whose limits are wide, come last in both, and only when those with narrow ones are over:
 then everybody has a full share. Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
 
-Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core
-with clang; the Python package's build; the pytest folders. C tests are counted by their GoogleTest cases, a program that dies or
+Suites: the C tests plain, under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer; a build of the core and of
+PyTorch's shim with clang; the Python package's build; the pytest folders. C tests are counted by their GoogleTest cases, a program that dies or
 hangs as one failure. Every skip is printed with its reason. As root with apt everything can be had, so there a skip that is not in
 test/allowed_skips.txt is a failure (unless --only chose some suites); so is a run that ran nothing, and what a suite leaves in TMPDIR.
 """
@@ -303,12 +303,12 @@ def why_no_start(sanitizers):
 
 def clang_build(clock):
     outcome = Outcome()
-    name = "core and bench_allreduce build with clang and -Werror"
+    name = "core, bench_allreduce and PyTorch's shim build with clang and -Werror"
     compiler = next((c for c in ("clang-14", "clang") if shutil.which(c)), None)
     if compiler is None:
         outcome.skips.append((name, "clang is not installed"))
         return outcome
-    flags = ["-DQUOIT_TORCH=OFF", "-DQUOIT_TESTS=OFF", "-DQUOIT_WERROR=ON", NO_CCACHE, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_COMPILER={compiler}",
+    flags = ["-DQUOIT_TORCH=ON", f"-DPython_EXECUTABLE={sys.executable}", "-DQUOIT_TESTS=OFF", "-DQUOIT_WERROR=ON", NO_CCACHE, "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_COMPILER={compiler}",
              f"-DCMAKE_CXX_COMPILER={compiler.replace('clang', 'clang++', 1)}"]
     if configure_and_build("build-clang", flags, clock, outcome, name):
         outcome.passed += 1
@@ -404,7 +404,7 @@ SUITES = {
                         sanitized_build("build-asan", "address,undefined", f"-DQUOIT_TEST_OBJECTS={ROOT}/build"), ("build",), behind=True),
     "build-tsan": Suite("the same build with ThreadSanitizer",
                         sanitized_build("build-tsan", "thread", f"-DQUOIT_TESTS_WITHOUT={';'.join(RACELESS)}"), behind=True),
-    "clang": Suite("the core and bench_allreduce build with clang", clang_build, behind=True),
+    "clang": Suite("the core, bench_allreduce and PyTorch's shim build with clang", clang_build, behind=True),
     "examples": Suite("examples", pytest("test/examples", 900, LOW), ("build", "package"), behind=True),
     "c": Suite("C tests", c_tests, ("build",)),
     "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),

@@ -5,11 +5,13 @@ import ctypes
 import os
 import platform
 import resource
+from typing import Optional
 
-CALLS = {"memfd_create": (319, 279), "eventfd2": (290, 19), "clone": (56, 220), "clone3": (435, 435), "pidfd_open": (434, 434)}
+CALLS = {"memfd_create": (319, 279), "eventfd2": (290, 19), "clone": (56, 220), "clone3": (435, 435), "pidfd_open": (434, 434), "bind": (49, 200)}
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, MODE_FILTER = 22, 38, 2
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
 ERRNO, ALLOW = 0x00050000, 0x7FFF0000
+THIRD = 32  # offset of the lower half of the third argument in what a filter sees
 
 
 class Filter(ctypes.Structure):
@@ -20,11 +22,14 @@ class Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filters", ctypes.POINTER(Filter))]
 
 
-def deny(name: str, error: int) -> None:
+def deny(name: str, error: int, third: Optional[int] = None) -> None:
+    """With `third`: where the call's third argument is that number."""
     number = CALLS[name][platform.machine() == "aarch64"]
-    filters = (Filter * 4)(Filter(LOAD, 0, 0, 0), Filter(EQUAL, 0, 1, number), Filter(RETURN, 0, 0, ERRNO | error), Filter(RETURN, 0, 0, ALLOW))
+    more = [] if third is None else [Filter(LOAD, 0, 0, THIRD), Filter(EQUAL, 0, 1, third)]
+    filters = [Filter(LOAD, 0, 0, 0), Filter(EQUAL, 0, 1 + len(more), number), *more, Filter(RETURN, 0, 0, ERRNO | error), Filter(RETURN, 0, 0, ALLOW)]
+    program = Program(len(filters), (Filter * len(filters))(*filters))
     libc = ctypes.CDLL(None, use_errno=True)
-    for words in ((PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (PR_SET_SECCOMP, MODE_FILTER, ctypes.byref(Program(4, filters)), 0, 0)):
+    for words in ((PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (PR_SET_SECCOMP, MODE_FILTER, ctypes.byref(program), 0, 0)):
         if libc.prctl(*words) != 0:
             raise OSError(ctypes.get_errno(), f"prctl for {name}")
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -73,6 +74,75 @@ def worker_again(rank, size):
     grown = resident() - bytes_before
     assert all(after[name] <= before[name] for name in after), (before, after)
     assert grown < 8 << 20, f"{grown} bytes more after {rounds} rounds"
+
+
+def switches():
+    """How often each of Quoit's threads in this process came from or to a processor, by its name and id."""
+    found = {}
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/status") as file:
+            fields = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        if fields["Name"].startswith("quoit"):
+            found[f"{fields['Name']} {task}"] = int(fields["voluntary_ctxt_switches"]) + int(fields["nonvoluntary_ctxt_switches"])
+    return found
+
+
+def worker_idle(rank, size):
+    """Threads that move bytes and watch futures wake while there is something to come, and never when nothing is."""
+    if argument():
+        os.environ["QUOIT_HOST_LABEL"] = f"host {rank}"
+    dist.init_process_group("quoit")
+    model = DistributedDataParallel(torch.nn.Linear(300, 300))
+    for _ in range(3):
+        model(torch.ones(2, 300)).sum().backward()
+    received = torch.zeros(3)
+    future = dist.irecv(received, 1 - rank).get_future()
+    before, end = switches(), time.monotonic() + 30 * SLOW
+    while not any(count > before.get(thread, 0) for thread, count in switches().items()):
+        assert time.monotonic() < end, "while a message is to come somebody must look for it"
+        time.sleep(0.01)
+    meet("seen", rank, size)
+    dist.send(torch.ones(3), 1 - rank)
+    future.wait()
+    dist.barrier()
+
+    end = time.monotonic() + 30 * SLOW
+    while True:  # until they sleep, which may take a while on a busy machine
+        before = switches()
+        time.sleep(0.5)
+        if switches() == before:
+            break
+        assert time.monotonic() < end, (before, switches())
+    assert {name.split()[0] for name in before} == {"quoit", "quoit_watcher"}, before
+    time.sleep(10 if LONG else 1.5)
+    assert switches() == before, (before, switches())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def worker_failed_creations(rank, size):
+    """Groups that cannot be created, since a rank does not come, and calls that are refused leave nothing behind."""
+    tensor = torch.ones(3).to_sparse()
+    for number in range(8):
+        for world in (2, 1):
+            call = lambda: dist.init_process_group("quoit", store=dist.HashStore(), rank=0, world_size=world, timeout=timedelta(seconds=0.2))  # noqa: E731
+            if world == 2:
+                text = message_of(call, dist.DistNetworkError)
+                assert "1 of 2 ranks did not come" in text, text
+                continue
+            call()
+            backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+            message_of(lambda: backend.broadcast([tensor]), ValueError)
+            message_of(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), NotImplementedError)
+            dist.destroy_process_group()
+            del backend
+        if number == 2:
+            before, bytes_before = held(), resident()
+    end = time.monotonic() + 5  # a thread that ends is still listed for a moment
+    while any((after := held())[name] > before[name] for name in before) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert all(after[name] <= before[name] for name in after), (before, after)
+    assert resident() - bytes_before < 8 << 20
 
 
 def worker_many_groups(rank, size):
@@ -190,6 +260,15 @@ def worker_shutdown_order(rank, size):
 @pytest.mark.parametrize("labels", [False, True])
 def test_init_and_destroy(labels):
     run(2, worker_again, backend=None, argument=[200 if LONG else 12, labels], limit=300 if LONG else 60)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_idle(labels):
+    run(2, worker_idle, backend=None, argument=labels)
+
+
+def test_failed_creations():
+    run(1, worker_failed_creations, backend=None)
 
 
 def test_many_groups():

@@ -5,6 +5,8 @@ import datetime
 import faulthandler
 import gc
 import os
+import re
+import socket
 import sys
 import threading
 import time
@@ -244,7 +246,7 @@ def worker_size_disagrees(rank, size):
     text = message_of(
         lambda: dist.init_process_group("quoit", init_method=method, rank=rank, world_size=size + rank, timeout=SECONDS(5)), RuntimeError
     )
-    assert "quoit" in text, text
+    assert "rank 1 (" in text and f"was started for a world of {size + 1} ranks, but rank 0 for one of {size}" in text, text
     return text
 
 
@@ -252,8 +254,27 @@ def worker_unreachable_master(rank, size):
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     os.environ["MASTER_PORT"] = "1"
     begin = time.monotonic()
-    message_of(lambda: dist.init_process_group("quoit", rank=1, world_size=2, timeout=SECONDS(2)), RuntimeError)
+    text = message_of(lambda: dist.init_process_group("quoit", rank=1, world_size=2, timeout=SECONDS(2)), RuntimeError)
+    assert "127.0.0.1" in text and re.search(r"\b1\b", text.replace("127.0.0.1", "")), text  # PyTorch's own words, whose store it is
     assert time.monotonic() - begin < 60
+
+
+def worker_port_is_taken(rank, size):
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        text = message_of(
+            lambda: dist.init_process_group("quoit", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1, timeout=SECONDS(5)), RuntimeError
+        )
+    assert str(port) in text and "already in use" in text, text
+
+
+def worker_interface(rank, size):
+    dist.init_process_group("quoit")
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+    assert re.search(r"tcp 127\.0\.0\.1:\d+ via lo,", quoit.describe()), quoit.describe()
+    dist.destroy_process_group()
 
 
 def worker_bad_setting(rank, size):
@@ -319,8 +340,35 @@ def test_unreachable_master():
 
 @pytest.mark.parametrize(
     "name, value, expected",
-    [("QUOIT_INTERFACE", "nosuch0", "nosuch0"), ("QUOIT_TIMEOUT", "soon", "QUOIT_TIMEOUT"), ("QUOIT_LOG", "loud", "QUOIT_LOG")],
+    [
+        ("QUOIT_INTERFACE", "nosuch0", "QUOIT_INTERFACE=nosuch0: no such interface; there are "),
+        ("QUOIT_TIMEOUT", "soon", "QUOIT_TIMEOUT=soon: expected a duration from 1ms to 7200min"),
+        ("QUOIT_LOG", "loud", "QUOIT_LOG=loud: expected one of error|warn|info|debug"),
+    ],
 )
 def test_bad_setting(name, value, expected):
     for text in run(2, worker_bad_setting, backend=None, env={name: value}):
         assert expected in text, text
+
+
+def test_port_is_taken():
+    run(1, worker_port_is_taken, backend=None)
+
+
+@pytest.mark.parametrize(
+    "variables, expected",
+    [
+        ({"NCCL_SOCKET_IFNAME": "lo"}, "NCCL_SOCKET_IFNAME"),
+        ({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "nosuch0"}, "GLOO_SOCKET_IFNAME"),
+        ({"QUOIT_INTERFACE": "lo", "GLOO_SOCKET_IFNAME": "nosuch0"}, "QUOIT_INTERFACE"),
+    ],
+)
+def test_interface_of_others(tmp_path, variables, expected):
+    """What was chosen for Gloo or NCCL counts where ours is unset, and the log says whose choice it was; a name that is no setting is warned about."""
+    own = {"QUOIT_TRANSPORT": "tcp", "QUOIT_IP_FAMILY": "4", "QUOIT_LOG": "info", "QUOIT_LOG_FILE": f"{tmp_path}/%p.log", "QUOIT_INTERFACES": "eth7"}
+    run(2, worker_interface, backend=None, env={**own, **variables})
+    logs = [path.read_text() for path in tmp_path.glob("*.log")]
+    assert len(logs) == 2, logs
+    for log in logs:
+        assert re.findall(r"tcp: address (\d+) of 1: 127\.0\.0\.1 of lo, \d+ Mb/s, chosen by (\w+)\n", log) == [("1", expected)], log
+        assert log.count("there is no setting QUOIT_INTERFACES, it has no effect; the nearest name is QUOIT_INTERFACE\n") == 1, log

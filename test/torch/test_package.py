@@ -7,12 +7,14 @@ comes after the import is tried in children of theirs.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
 
 import pytest
 
+import quoit
 from launcher import SLOW
 
 AFTERWARDS = """
@@ -142,3 +144,15 @@ def test_bench_command():
     call = f"import sys; sys.argv = ['bench_allreduce', '--version']; from {point.module} import {point.attr}; {point.attr}()"
     done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, timeout=60 * SLOW)
     assert (done.returncode, done.stdout.split()[-1:], done.stderr) == (0, ["0.1.0"], "")
+
+
+def test_nothing_optional_is_needed():
+    """What is loaded with the package is torch's and the system's; OpenSSL, libibverbs, UCX and hwloc are opened when they are asked for."""
+    folder = os.path.dirname(quoit.__file__)
+    objects = [os.path.join(folder, name) for name in os.listdir(folder) if ".so" in name]
+    assert {os.path.basename(path).split(".")[0] for path in objects} >= {"_C", "libquoit"}, objects
+    for path in objects:
+        listed = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+        needed = re.findall(r"\(NEEDED\)[^\[]*\[([^\]]+)\]", listed)
+        others = [name for name in needed if not re.match(r"(libtorch|libc10|libquoit|libstdc\+\+|libgcc_s|libc|libm|ld-linux)[\w-]*\.so", name)]
+        assert needed and others == [], (path, needed)

@@ -66,6 +66,12 @@ def worker_nothing_works(rank, size):
     return message_of(lambda: init(rank, size), RuntimeError)
 
 
+def worker_cannot_bind(rank, size):
+    if rank == argument():
+        deny("bind", errno.EADDRNOTAVAIL, third=16)  # bytes of an IPv4 address: listing the interfaces needs a bind, too
+    return message_of(lambda: init(rank, size), RuntimeError)
+
+
 def test_descriptors():
     run(4, worker_descriptors, backend=None)
 
@@ -82,3 +88,10 @@ def test_one_without_shared_memory():
 def test_one_cannot_take_part(who):
     for text in run(2, worker_nothing_works, backend=None, argument=who):
         assert f"rank {who} (" in text and "cannot take part" in text and "eventfd" in text, text
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_one_cannot_bind_its_address(who):
+    """The address of an interface that was named for it, and gone when it was to be used: its name stands in one error, on all ranks."""
+    for text in run(2, worker_cannot_bind, backend=None, argument=who, env={"QUOIT_TRANSPORT": "tcp", "QUOIT_INTERFACE": "lo", "QUOIT_IP_FAMILY": "4"}):
+        assert f"rank {who} (" in text and "tcp: cannot bind 127.0.0.1" in text and "of interface lo: Cannot assign requested address" in text, text

@@ -150,6 +150,10 @@ def worker_parameters(rank, size):
         assert (tensor == size).all()
 
 
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
 def worker_refusals(rank, size):
     pg = dist.distributed_c10d._get_default_group()
     ones = torch.ones(10)
@@ -192,15 +196,16 @@ def worker_refusals(rank, size):
         (torch.float8_e4m3fnuz, "SUM"),
         (torch.complex32, "SUM"),
     ]:
+        why = "tensor has dtype ComplexHalf, which cannot be reduced" if dtype == torch.complex32 else f"not supported: op {op.lower()} on {name_of(dtype)}"
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, op)
         text = message_of(lambda: pg.allreduce([torch.zeros(4).to(dtype)], options).wait(), NotImplementedError)
-        assert "quoit: all_reduce" in text, text
+        assert text.startswith("quoit: all_reduce") and why in text, text
     for dtype, op in [(torch.complex64, "MIN"), (torch.int32, "PREMUL_SUM")]:
         options = dist.AllreduceOptions()
         options.reduceOp = dist._make_nccl_premul_sum(2.0) if op == "PREMUL_SUM" else getattr(dist.ReduceOp, op)
         text = message_of(lambda: pg.allreduce([torch.zeros(4).to(dtype)], options).wait(), NotImplementedError)
-        assert "not supported" in text, text
+        assert f"not supported: op {op.lower()} on {name_of(dtype)}" in text, text
 
     # A refusal sends nothing: the group goes on.
     dist.all_reduce(ones)

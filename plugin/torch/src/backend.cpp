@@ -276,7 +276,7 @@ at::Tensor ProcessGroupQuoit::allocateTensor(long size, at::TensorOptions option
     return at::from_blob(memory, {size}, quoit_memory_free, options);
 }
 
-c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::shrink(std::optional<milliseconds> timeout, std::vector<int> &members)
+c10::intrusive_ptr<ProcessGroupQuoit> ProcessGroupQuoit::survivors(std::optional<milliseconds> timeout, std::vector<int> &members)
 {
     WithoutGil nogil;
     const c10::intrusive_ptr<Communicator> comm = communicator();

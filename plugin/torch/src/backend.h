@@ -84,7 +84,7 @@ public:
      * The group of those that are left after this one has failed; its ranks agree on them, within `timeout` (the group's, if none).
      * `members` receives their ranks in this group, ascending. A default group's successor is the one that sub-groups are cut from.
      */
-    c10::intrusive_ptr<ProcessGroupQuoit> shrink(std::optional<std::chrono::milliseconds> timeout, std::vector<int> &members);
+    c10::intrusive_ptr<ProcessGroupQuoit> survivors(std::optional<std::chrono::milliseconds> timeout, std::vector<int> &members);
 
     /*
      * start and end are there for whoever calls them. batch_isend_irecv asks first, and does better one by one: it bundles in a list that

@@ -164,7 +164,7 @@ void bind_backend(py::module_ &module, const py::object &backend)
         .def("_shrink",
              [](ProcessGroupQuoit &self, std::optional<Milliseconds> timeout) {
                  std::vector<int> members;
-                 auto group = translated([&] { return self.shrink(timeout, members); });
+                 auto group = translated([&] { return self.survivors(timeout, members); });
                  return py::make_tuple(group, members);
              },
              py::arg("timeout") = py::none())
