@@ -444,6 +444,7 @@ quoit_status_t comm_plan(quoit_comm_t *comm, const plan_request_t *request, plan
         comm->plans[comm->plan_count++] = made;
     } else { /* no operation runs while one begins, so the oldest is in nobody's hands */
         plan_destroy(comm->plans[comm->plan_next]);
+        comm->execution.bound = NULL; /* perhaps that one */
         comm->plans[comm->plan_next] = made;
         comm->plan_next = (comm->plan_next + 1) % COMM_PLANS;
     }
