@@ -15,6 +15,8 @@ typedef struct issue {
     quoit_comm_t *comm;
     const quoit_call_t *call;
     quoit_request_t **request;
+    quoit_dtype_t dtype;
+    size_t width;           /* bytes of an element */
     operation_t local;      /* of a blocking call */
     operation_t *operation;
 } issue_t;
@@ -40,19 +42,28 @@ static quoit_status_t check_call(const quoit_call_t *call, const char *what)
     return QUOIT_OK;
 }
 
-static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, operation_kind_t kind, const char *what, quoit_dtype_t dtype,
-                            const quoit_call_t *call, quoit_request_t **request)
+/* What is the same for all calls; there is no operation yet. */
+static inline __attribute__((always_inline)) quoit_status_t check(issue_t *issue, quoit_comm_t *comm, const char *what, quoit_dtype_t dtype, const quoit_call_t *call,
+                            quoit_request_t **request)
 {
     quoit_status_t status = check_comm(comm, what);
     if (status == QUOIT_OK) status = check_call(call, what);
-    if (status == QUOIT_OK && quoit_dtype_size(dtype) == 0) status = error_set(QUOIT_ERR_INVALID, "%s: %d is no dtype", what, (int)dtype);
     if (status != QUOIT_OK) return status;
     issue->what = what;
     issue->comm = comm;
     issue->call = call;
     issue->request = request;
+    issue->dtype = dtype;
+    issue->width = quoit_dtype_size(dtype);
+    return issue->width > 0 ? QUOIT_OK : error_set(QUOIT_ERR_INVALID, "%s: %d is no dtype", what, (int)dtype);
+}
+
+static quoit_status_t make_operation(issue_t *issue, operation_kind_t kind)
+{
+    quoit_comm_t *comm = issue->comm;
+    quoit_request_t **request = issue->request;
     operation_t *operation = request ? operation_create() : &issue->local;
-    if (!operation) return error_set(QUOIT_ERR_NO_MEMORY, "%s: a request of %zu bytes", what, sizeof *operation);
+    if (!operation) return error_set(QUOIT_ERR_NO_MEMORY, "%s: a request of %zu bytes", issue->what, sizeof *operation);
     if (!request) {
         operation->parts = NULL;
         operation->parts_capacity = 0;
@@ -63,8 +74,8 @@ static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, operation_kind_t
     operation->fork_generation = comm->fork_generation;
     operation->kind = kind;
     operation->on_stack = !request;
-    operation->width = quoit_dtype_size(dtype);
-    operation->description.dtype = (uint8_t)dtype;
+    operation->width = issue->width;
+    operation->description.dtype = (uint8_t)issue->dtype;
     operation->description.op = QUOIT_OP_COUNT;
     operation->description.root = -1;
     operation->description.wire = comm->wire > QUOIT_WIRE_NONE ? (uint8_t)comm->wire : 0;
@@ -75,6 +86,13 @@ static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, operation_kind_t
     atomic_init(&operation->references, request ? 2 : 1);
     issue->operation = operation;
     return QUOIT_OK;
+}
+
+static quoit_status_t begin(issue_t *issue, quoit_comm_t *comm, const char *what, quoit_dtype_t dtype, const quoit_call_t *call,
+                            quoit_request_t **request)
+{
+    quoit_status_t status = check(issue, comm, what, dtype, call, request);
+    return status == QUOIT_OK ? make_operation(issue, OPERATION_COLLECTIVE) : status;
 }
 
 static quoit_status_t drop(issue_t *issue, quoit_status_t status)
@@ -90,7 +108,6 @@ static quoit_status_t hand_in(issue_t *issue)
     quoit_comm_t *comm = issue->comm;
     int own_limit = issue->call ? issue->call->timeout_ms : 0;
     operation->timeout_ms = own_limit ? own_limit : __atomic_load_n(&comm->timeout_ms, __ATOMIC_RELAXED);
-    operation->deadline = clock_deadline(operation->timeout_ms);
     if (issue->call) {
         operation->factor[0] = issue->call->factor[0];
         operation->factor[1] = issue->call->factor[1];
@@ -116,7 +133,7 @@ static quoit_status_t hand_in(issue_t *issue)
 /* A buffer of `blocks` times `count` elements. */
 static quoit_status_t check_blocks(const issue_t *issue, const char *name, const void *buffer, size_t count, int blocks)
 {
-    size_t width = issue->operation->width, bytes;
+    size_t width = issue->width, bytes;
     if (__builtin_mul_overflow(count, width * (size_t)blocks, &bytes) || bytes > SIZE_MAX / 2) /* the product of these two cannot overflow */
         return error_set(QUOIT_ERR_INVALID, "%s: %s would have %d times %zu elements of %zu bytes: too many for any memory", issue->what, name, blocks,
                          count, width);
@@ -227,7 +244,7 @@ quoit_status_t quoit_allreduce(quoit_comm_t *comm, const void *send, void *recv,
                                const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "allreduce", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "allreduce", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = set_op(&issue, op);
     if (status == QUOIT_OK) status = check_buffer(&issue, "send", send, count);
@@ -243,7 +260,7 @@ quoit_status_t quoit_reduce(quoit_comm_t *comm, const void *send, void *recv, si
                             const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "reduce", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "reduce", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = set_op(&issue, op);
     if (status == QUOIT_OK) status = check_root(&issue, root);
@@ -259,7 +276,7 @@ quoit_status_t quoit_broadcast(quoit_comm_t *comm, void *buffer, size_t count, q
                                quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "broadcast", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "broadcast", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = check_root(&issue, root);
     if (status == QUOIT_OK) status = check_buffer(&issue, "buffer", buffer, count);
@@ -271,7 +288,7 @@ quoit_status_t quoit_broadcast(quoit_comm_t *comm, void *buffer, size_t count, q
 quoit_status_t quoit_barrier(quoit_comm_t *comm, const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "barrier", QUOIT_U8, call, request);
+    quoit_status_t status = begin(&issue, comm, "barrier", QUOIT_U8, call, request);
     if (status != QUOIT_OK) return status;
     issue.operation->description.op = QUOIT_BOR; /* of nothing */
     if (call && call->device != QUOIT_DEVICE_HOST)
@@ -295,7 +312,7 @@ quoit_status_t quoit_allgather(quoit_comm_t *comm, const void *send, void *recv,
                                const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "allgather", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "allgather", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = check_blocks(&issue, "recv", recv, count, comm->size);
     if (status != QUOIT_OK) return drop(&issue, status);
@@ -307,7 +324,7 @@ quoit_status_t quoit_allgatherv(quoit_comm_t *comm, const void *send, const quoi
 {
     issue_t issue;
     const quoit_part_t *parts = NULL;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "allgatherv", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "allgatherv", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = copy_parts(&issue, "recv", recv, false, &parts);
     if (status != QUOIT_OK) return drop(&issue, status);
@@ -329,7 +346,7 @@ quoit_status_t quoit_reduce_scatter(quoit_comm_t *comm, const void *send, void *
                                     const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "reduce_scatter", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "reduce_scatter", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = check_blocks(&issue, "send", send, count, comm->size);
     if (status != QUOIT_OK) return drop(&issue, status);
@@ -341,7 +358,7 @@ quoit_status_t quoit_reduce_scatterv(quoit_comm_t *comm, const quoit_part_t *sen
 {
     issue_t issue;
     const quoit_part_t *parts = NULL;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "reduce_scatterv", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "reduce_scatterv", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = copy_parts(&issue, "send", send, false, &parts);
     if (status != QUOIT_OK) return drop(&issue, status);
@@ -352,7 +369,7 @@ quoit_status_t quoit_alltoall(quoit_comm_t *comm, const void *send, void *recv, 
                               const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "alltoall", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "alltoall", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = check_blocks(&issue, "send", send, count, comm->size);
     if (status == QUOIT_OK) status = check_blocks(&issue, "recv", recv, count, comm->size);
@@ -369,7 +386,7 @@ quoit_status_t quoit_alltoallv(quoit_comm_t *comm, const quoit_part_t *send, con
 {
     issue_t issue;
     const quoit_part_t *send_parts = NULL, *recv_parts = NULL;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "alltoallv", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "alltoallv", dtype, call, request);
     if (status != QUOIT_OK) return status;
     status = copy_parts(&issue, "send", send, false, &send_parts);
     if (status == QUOIT_OK) status = copy_parts(&issue, "recv", recv, true, &recv_parts);
@@ -396,7 +413,7 @@ quoit_status_t quoit_gather(quoit_comm_t *comm, const void *send, void *recv, si
                             const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "gather", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "gather", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
     if (is_root) status = check_blocks(&issue, "recv", recv, count, comm->size);
@@ -409,7 +426,7 @@ quoit_status_t quoit_gatherv(quoit_comm_t *comm, const void *send, size_t count,
 {
     issue_t issue;
     const quoit_part_t *parts = NULL;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "gatherv", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "gatherv", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
     if (is_root) status = copy_parts(&issue, "recv", recv, false, &parts);
@@ -434,7 +451,7 @@ quoit_status_t quoit_scatter(quoit_comm_t *comm, const void *send, void *recv, s
                              const quoit_call_t *call, quoit_request_t **request)
 {
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "scatter", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "scatter", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
     if (is_root) status = check_blocks(&issue, "send", send, count, comm->size);
@@ -447,7 +464,7 @@ quoit_status_t quoit_scatterv(quoit_comm_t *comm, const quoit_part_t *send, void
 {
     issue_t issue;
     const quoit_part_t *parts = NULL;
-    quoit_status_t status = begin(&issue, comm, OPERATION_COLLECTIVE, "scatterv", dtype, call, request);
+    quoit_status_t status = begin(&issue, comm, "scatterv", dtype, call, request);
     if (status != QUOIT_OK) return status;
     bool is_root = comm->rank == root;
     if (is_root) status = copy_parts(&issue, "send", send, false, &parts);
@@ -460,23 +477,26 @@ quoit_status_t quoit_scatterv(quoit_comm_t *comm, const quoit_part_t *send, void
 
 /* ------------------------------------------------------------------ point to point */
 
-static quoit_status_t check_peer(const issue_t *issue, int peer, bool any)
+static inline __attribute__((always_inline)) quoit_status_t check_peer(const issue_t *issue, int peer, bool any)
 {
     const quoit_comm_t *comm = issue->comm;
     if ((peer >= 0 && peer < comm->size) || (any && peer == QUOIT_ANY_SOURCE)) return QUOIT_OK;
     return error_set(QUOIT_ERR_INVALID, "%s: rank %d of communicator %s, which has ranks 0 to %d", issue->what, peer, comm->name, comm->size - 1);
 }
 
-static quoit_status_t message(quoit_comm_t *comm, operation_kind_t kind, void *buffer, size_t count, quoit_dtype_t dtype, int peer,
+/* Made twice, so that nothing asks which of the two it is. */
+static inline __attribute__((always_inline)) quoit_status_t message(quoit_comm_t *comm, operation_kind_t kind, void *buffer, size_t count, quoit_dtype_t dtype, int peer,
                               uint32_t tag, const quoit_call_t *call, quoit_request_t **request)
 {
-    const char *what = kind == OPERATION_SEND ? "send" : "recv";
     issue_t issue;
-    quoit_status_t status = begin(&issue, comm, kind, what, dtype, call, request);
-    if (status != QUOIT_OK) return status;
-    status = check_peer(&issue, peer, kind == OPERATION_RECV);
+    quoit_status_t status = check(&issue, comm, kind == OPERATION_SEND ? "send" : "recv", dtype, call, request);
+    if (status == QUOIT_OK) status = check_peer(&issue, peer, kind == OPERATION_RECV);
     if (status == QUOIT_OK) status = check_buffer(&issue, "buffer", buffer, count);
-    if (status != QUOIT_OK) return drop(&issue, status);
+    if (status != QUOIT_OK) return status;
+    bool on_host = !call || call->device == QUOIT_DEVICE_HOST;
+    if (kind == OPERATION_SEND && !request && on_host && match_send_at_once(comm, peer, tag, buffer, count, dtype)) return QUOIT_OK;
+    status = make_operation(&issue, kind);
+    if (status != QUOIT_OK) return status;
     operation_t *operation = issue.operation;
     operation->send = operation->recv = whole(buffer, count);
     operation->peer = operation->source = peer;

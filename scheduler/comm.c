@@ -213,6 +213,7 @@ void comm_take(quoit_comm_t *comm, operation_t *operation)
     bool collective = operation->kind == OPERATION_COLLECTIVE;
     comm->engine->running++;
     if (collective) {
+        if (!list_is_empty(&comm->queue)) (void)operation_deadline(operation); /* it starts later than it was issued */
         journal_add(&comm->journal->taken, 1);
     } else {
         comm->engine->transfers++;
@@ -221,10 +222,13 @@ void comm_take(quoit_comm_t *comm, operation_t *operation)
     }
     list_append(collective ? &comm->queue : &comm->messages, &operation->link);
     quoit_status_t status = atomic_load_explicit(&comm->status, memory_order_relaxed);
-    if (status != QUOIT_OK)
+    if (status != QUOIT_OK) {
         operation_finish(operation, status, comm->error);
-    else
-        activate(comm);
+        return;
+    }
+    /* A message goes as far as it comes, so its place among others is taken: most sends, and recvs of what is here, end with that. */
+    if (!collective) (void)match_advance(comm, operation);
+    if (!list_is_empty(collective ? &comm->queue : &comm->messages)) activate(comm);
 }
 
 static bool advance_queue(quoit_comm_t *comm)
@@ -274,8 +278,8 @@ static uint64_t earliest_deadline(const list_t *operations)
 {
     uint64_t earliest = CLOCK_NEVER;
     for (const list_t *node = operations->next; node != operations; node = node->next) {
-        const operation_t *operation = container_of(node, operation_t, link);
-        if (operation->deadline < earliest) earliest = operation->deadline;
+        uint64_t deadline = operation_deadline(container_of(node, operation_t, link));
+        if (deadline < earliest) earliest = deadline;
     }
     return earliest;
 }
@@ -290,18 +294,19 @@ uint64_t comm_deadline(const quoit_comm_t *comm)
  * Ranks that wait for each other time out at almost the same moment, and the first to do so tells all others. One that cannot say
  * who is missing, since those it waits for may themselves be waiting, leaves the word to a better informed one for a while.
  */
-static bool is_overdue(quoit_comm_t *comm, const operation_t *operation, uint64_t now)
+static bool is_overdue(quoit_comm_t *comm, operation_t *operation, uint64_t now)
 {
-    if (operation->deadline > now) return false;
+    uint64_t deadline = operation_deadline(operation);
+    if (deadline > now) return false;
     uint64_t doubt = operation->kind == OPERATION_COLLECTIVE ? execute_doubt(comm) : DOUBT_NONE;
-    return now - operation->deadline >= doubt * TIMEOUT_GRACE_MS * 1000000;
+    return now - deadline >= doubt * TIMEOUT_GRACE_MS * 1000000;
 }
 
 /* NULL: none of them is. */
 static const operation_t *find_overdue(quoit_comm_t *comm, const list_t *operations, uint64_t now)
 {
     for (const list_t *node = operations->next; node != operations; node = node->next) {
-        const operation_t *operation = container_of(node, operation_t, link);
+        operation_t *operation = container_of(node, operation_t, link);
         if (is_overdue(comm, operation, now)) return operation;
     }
     return NULL;
@@ -334,8 +339,8 @@ static void time_out(quoit_comm_t *comm, const operation_t *operation)
 static bool time_out_too(quoit_comm_t *comm)
 {
     if (list_is_empty(&comm->queue)) return false;
-    const operation_t *operation = container_of(comm->queue.next, operation_t, link);
-    if (operation->deadline > clock_now() + TIMEOUT_TOGETHER_MS * UINT64_C(1000000) || execute_doubt(comm) != DOUBT_NONE) return false;
+    operation_t *operation = container_of(comm->queue.next, operation_t, link);
+    if (operation_deadline(operation) > clock_now() + TIMEOUT_TOGETHER_MS * UINT64_C(1000000) || execute_doubt(comm) != DOUBT_NONE) return false;
     time_out(comm, operation);
     return true;
 }
@@ -444,6 +449,7 @@ quoit_status_t comm_plan(quoit_comm_t *comm, const plan_request_t *request, plan
         comm->plans[comm->plan_count++] = made;
     } else { /* no operation runs while one begins, so the oldest is in nobody's hands */
         plan_destroy(comm->plans[comm->plan_next]);
+        comm->execution.bound = NULL; /* perhaps that one */
         comm->plans[comm->plan_next] = made;
         comm->plan_next = (comm->plan_next + 1) % COMM_PLANS;
     }

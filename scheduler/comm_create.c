@@ -380,6 +380,7 @@ void quoit_comm_destroy(quoit_comm_t *comm)
         list_remove(&comm->link);
     }
     table_take(engine->comms, (table_key_t){0, comm->id});
+    if (engine->noticed == comm) engine->noticed = NULL;
     for (int i = 0; i < engine->transports; i++) /* messages nobody will receive give their credit back */
         engine->transport[i].ops->cancel(engine->transport[i].transport, comm->id);
     window_close(comm->window, atomic_load_explicit(&comm->status, memory_order_relaxed) != QUOIT_OK);

@@ -195,8 +195,10 @@ void control_receive(engine_t *engine, const quoit_event_t *event)
         log_warn("control", "%s", error_text());
         return;
     }
-    quoit_comm_t *comm = table_get(engine->comms, (table_key_t){0, header.comm});
+    quoit_comm_t *comm = engine->noticed;
+    if (!comm || comm->id != header.comm) comm = table_get(engine->comms, (table_key_t){0, header.comm});
     if (comm) {
+        engine->noticed = comm;
         handle(comm, &header, event->peer, event->endpoint, event->data, event->length);
         return;
     }

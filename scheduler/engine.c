@@ -70,10 +70,10 @@ static void wake_waiters(engine_t *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-static bool transports_idle(engine_t *engine)
+static bool transports_idle(const engine_t *engine)
 {
-    for (int i = 0; i < engine->transports; i++)
-        if (!engine->transport[i].ops->idle(engine->transport[i].transport)) return false;
+    for (const engine_transport_t *each = engine->transport, *end = each + engine->transports; each < end; each++)
+        if (!each->ops->idle(each->transport)) return false;
     return true;
 }
 
@@ -101,6 +101,7 @@ void engine_leave(engine_t *engine) { leave(engine, transports_idle(engine)); }
 
 void engine_submit(engine_t *engine, operation_t *operation, bool unattended)
 {
+    (void)operation_deadline(operation); /* from now on, whenever the owner comes to it */
     operation_t *newest = atomic_load_explicit(&engine->submitted, memory_order_relaxed);
     do operation->next_submitted = newest;
     while (!atomic_compare_exchange_weak(&engine->submitted, &newest, operation));
@@ -145,8 +146,7 @@ static bool poll_transports(engine_t *engine)
 {
     bool moved = false;
     engine->network_polls++;
-    for (int i = 0; i < engine->transports; i++) {
-        engine_transport_t *each = &engine->transport[i];
+    for (const engine_transport_t *each = engine->transport, *end = each + engine->transports; each < end; each++) {
         moved |= each->ops->progress(each->transport) > 0;
         quoit_event_t event;
         while (each->ops->next_event(each->transport, &event)) {
@@ -180,6 +180,25 @@ static bool poll_once(engine_t *engine, bool all)
         if (atomic_load(&engine->waiting)) wake_waiters(engine);
     }
     return moved;
+}
+
+void engine_leave_written(engine_t *engine)
+{
+    bool quiet = transports_idle(engine);
+    if (!quiet) {
+        poll_transports(engine);
+        quiet = transports_idle(engine);
+    }
+    leave(engine, quiet);
+}
+
+bool engine_try_enter_quiet(engine_t *engine)
+{
+    if (atomic_load_explicit(&engine->progress_refused, memory_order_relaxed) || !engine_try_enter(engine)) return false; /* refused: see_out */
+    if (++engine->polls % QUIET_NETWORK_POLLS == 0) poll_transports(engine);
+    if (!atomic_load_explicit(&engine->submitted, memory_order_relaxed)) return true;
+    engine_leave(engine);
+    return false;
 }
 
 bool engine_poll(engine_t *engine)
@@ -330,12 +349,7 @@ static void drive(engine_t *engine, operation_t *operation, uint64_t deadline)
         relax(engine, &idle, &idle_since, deadline);
         if (deadline != CLOCK_NEVER && clock_now() >= deadline) break;
     }
-    bool quiet = transports_idle(engine);
-    if (!quiet) { /* the operation's last message leaves from here, rather than from a thread that must be woken for it */
-        poll_transports(engine);
-        quiet = transports_idle(engine);
-    }
-    leave(engine, quiet);
+    engine_leave_written(engine);
 }
 
 /* The system gave no thread that would go on: what peers still need of ended operations leaves before the call returns. Bounded. */

@@ -105,6 +105,7 @@ struct engine {
     int lacks;
     table_t *peers;              /* process id -> peer_t */
     table_t *comms;              /* {0, communicator id} -> quoit_comm_t */
+    quoit_comm_t *noticed;       /* of them, whose notice came last; NULL: none, or it has gone */
     list_t active;               /* communicators with unfinished operations */
     list_t orphans;              /* notices for communicators that do not exist here yet */
     list_t sections;             /* windows of destroyed communicators, kept until all local members have left */
@@ -153,6 +154,13 @@ void engine_memory_release(engine_t *engine);
 void engine_enter(engine_t *engine);
 /** The same if it is free; else false at once. */
 bool engine_try_enter(engine_t *engine);
+/**
+ * Own it for a call that ends at once and needs no operation: false, and not owned, when it is not free or operations that were handed in before are still to
+ * be taken. Looks at the transports as often as other calls do.
+ */
+bool engine_try_enter_quiet(engine_t *engine);
+/** As engine_leave, but first write what is left of messages that have ended here, rather than wake a thread for it. */
+void engine_leave_written(engine_t *engine);
 /** Give it up and wake who goes on: threads that wait or claim it, else the progress thread when work is left. */
 void engine_leave(engine_t *engine);
 

@@ -340,10 +340,9 @@ static inline bool tells_consumed(const execution_t *execution, size_t chunk)
     return (execution_ticket_of(execution, chunk) & execution->quiet) == 0 || chunk + 1 == execution->binding.chunks;
 }
 
-static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run)
+static inline __attribute__((always_inline)) quoit_status_t run_step(quoit_comm_t *comm, chunk_run_t *run, const plan_step_t *step)
 {
     execution_t *execution = &comm->execution;
-    const plan_step_t *step = &execution->plan->step[run->step];
     uint64_t ticket = execution_ticket_of(execution, run->chunk);
     switch (step->verb) {
     case VERB_RECLAIM: return reclaim(comm, run);
@@ -379,12 +378,13 @@ static inline __attribute__((always_inline)) quoit_status_t run_chunk(quoit_comm
         if (run->phase < CHUNK_STEPS) return QUOIT_IN_PROGRESS;
         *moved = true;
     }
-    while (run->phase == CHUNK_STEPS && run->step < limit) {
-        quoit_status_t outcome = run_step(comm, run);
+    const plan_t *plan = execution->plan;
+    for (const plan_step_t *step = &plan->step[run->step]; run->phase == CHUNK_STEPS && run->step < limit; step++) {
+        quoit_status_t outcome = run_step(comm, run, step);
         if (outcome != QUOIT_OK) return outcome;
         *moved = true;
-        if (trace) run->since = trace_step(trace, comm, &execution->plan->step[run->step], run->chunk, run->since);
-        if (++run->step == execution->plan->steps) run->phase = execution->row ? CHUNK_STAGE_OUT : CHUNK_DONE;
+        if (trace) run->since = trace_step(trace, comm, step, run->chunk, run->since);
+        if (++run->step == plan->steps) run->phase = execution->row ? CHUNK_STAGE_OUT : CHUNK_DONE;
     }
     if (run->phase > CHUNK_STEPS && run->phase < CHUNK_DONE) {
         quoit_status_t status = execute_device_out(execution, run);

@@ -35,6 +35,8 @@ typedef struct execution {
     operation_t *operation; /* NULL: nothing runs */
     plan_t *plan;
     plan_binding_t binding;
+    const plan_t *bound;    /* the plan that the binding, and what follows from it, was made for; NULL: none that can be used again */
+    uint64_t count;         /* elements that were called for then */
     uint64_t base;          /* ticket before chunk 0 */
     size_t next, oldest;    /* chunks: next to start, oldest in flight */
     chunk_run_t run[EXECUTE_MAX_DEPTH];

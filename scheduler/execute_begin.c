@@ -85,6 +85,38 @@ static size_t stride_for(size_t bytes)
 /* The largest power of two that is at most a quarter of the slots, less one. */
 static uint64_t quiet_of(size_t slots) { return slots < 8 ? 0 : (UINT64_C(1) << (61 - __builtin_clzll(slots))) - 1; }
 
+/* Was the operation before of the same plan, for buffers of the same sizes? What follows from these is as it was. */
+static bool is_like_before(const execution_t *execution, const operation_t *operation)
+{
+    const plan_binding_t *binding = &execution->binding;
+    return execution->bound == execution->plan && binding->width == operation->width && binding->send.count == operation->send.count &&
+           binding->recv.count == operation->recv.count && execution->count == operation->description.count && !binding->send.parts &&
+           !binding->recv.parts && !operation->send.parts && !operation->recv.parts;
+}
+
+/* What follows from the plan and the sizes of the buffers: chunks, slots, memory. */
+static quoit_status_t lay_out(quoit_comm_t *comm, const operation_t *operation)
+{
+    execution_t *execution = &comm->execution;
+    const plan_t *plan = execution->plan;
+    execution->bound = NULL;
+    execution->binding = (plan_binding_t){.plan = plan, .send = operation->send, .recv = operation->recv, .width = operation->width, .ranks = comm->size};
+    plan_bind(&execution->binding, &comm->job->tuning);
+    size_t slot = plan_slot_bytes(&execution->binding);
+    execution->slot_stride = stride_for(slot);
+    execution->slots = (comm->window && comm->window->members > 2 ? WINDOW_RING_OF_MANY : WINDOW_RING) / execution->slot_stride;
+    if (execution->slots < (size_t)plan->depth) execution->slots = (size_t)plan->depth;
+    execution->quiet = plan->small ? 0 : quiet_of(execution->slots);
+    execution->count = operation->description.count;
+    execution->tiny = plan->small && plan->places == 1 && execution->binding.chunks == 1 && !plan_is_wired(plan) &&
+                      execution->count * operation->width <= WINDOW_TINY;
+    /* What is only moved is, up to twice that size, still in the cache for whoever moves it on (measured: docs/performance.md). */
+    execution->streams = execution->binding.chunks * slot >= comm->engine->stream_bytes * (operation->reduces ? 1 : 2);
+    quoit_status_t status = make_room(comm);
+    if (status == QUOIT_OK) execution->bound = plan;
+    return status;
+}
+
 quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
 {
     execution_t *execution = &comm->execution;
@@ -99,21 +131,15 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
     quoit_status_t status = comm_plan(comm, &request, &execution->plan);
     if (status != QUOIT_OK) return status;
     execution->operation = operation;
-    execution->binding = (plan_binding_t){
-        .plan = execution->plan, .send = operation->send, .recv = operation->recv, .width = operation->width, .ranks = comm->size};
-    plan_bind(&execution->binding, &comm->job->tuning);
-    execution->slot_stride = stride_for(plan_slot_bytes(&execution->binding));
-    execution->slots = (comm->window && comm->window->members > 2 ? WINDOW_RING_OF_MANY : WINDOW_RING) / execution->slot_stride;
-    if (execution->slots < (size_t)execution->plan->depth) execution->slots = (size_t)execution->plan->depth;
-    execution->quiet = execution->plan->small ? 0 : quiet_of(execution->slots);
-    execution->tiny = execution->plan->small && execution->plan->places == 1 && execution->binding.chunks == 1 && !plan_is_wired(execution->plan) &&
-                      operation->description.count * operation->width <= WINDOW_TINY;
     execution->next = execution->oldest = 0;
-    /* What is only moved is, up to twice that size, still in the cache for whoever moves it on (measured: docs/performance.md). */
-    execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes * (operation->reduces ? 1 : 2);
     execution->shares = execution->reads_inputs = false;
-    status = make_room(comm);
-    if (status != QUOIT_OK) return status;
+    if (is_like_before(execution, operation)) {
+        execution->binding.send = operation->send;
+        execution->binding.recv = operation->recv;
+    } else {
+        status = lay_out(comm, operation);
+        if (status != QUOIT_OK) return status;
+    }
     if (comm->window) {
         execution->base = comm->window->ticket;
         comm->window->ticket += execution->binding.chunks * (execution->plan->window ? 1 : 0);

@@ -27,7 +27,7 @@ enum {
 /** One operation: a cache line. */
 typedef struct journal_entry {
     _Alignas(64) _Atomic uint64_t number; /* in its ring, from 1; 0 while the entry is being written */
-    uint64_t issued;                      /* ns of CLOCK_MONOTONIC */
+    uint64_t issued;                      /* ns of CLOCK_MONOTONIC; 0: it started at once */
     _Atomic uint64_t started, ended;      /* ticks; 0: not yet */
     uint64_t count;                       /* elements; UINT64_MAX: not the same on all ranks */
     uint32_t sequence;                    /* of a collective */
@@ -93,17 +93,33 @@ static inline void journal_add(_Atomic uint64_t *word, uint64_t more)
     atomic_store_explicit(word, atomic_load_explicit(word, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
-/** The operation starts (or ends without having started): takes the oldest entry of its ring. */
+/** Takes the oldest entry of a ring; between the two a reader takes it for nobody's. */
+static inline journal_entry_t *journal_open(journal_ring_t *ring, uint64_t *number)
+{
+    *number = atomic_load_explicit(&ring->newest, memory_order_relaxed) + 1;
+    journal_entry_t *entry = &ring->entry[*number % JOURNAL_RING];
+    atomic_store_explicit(&entry->number, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    return entry;
+}
+
+static inline void journal_close(journal_ring_t *ring, journal_entry_t *entry, uint64_t number, uint64_t started, uint64_t ended, int status)
+{
+    atomic_store_explicit(&entry->started, started, memory_order_relaxed);
+    atomic_store_explicit(&entry->ended, ended, memory_order_relaxed);
+    atomic_store_explicit(&entry->status, status, memory_order_relaxed);
+    atomic_store_explicit(&entry->number, number, memory_order_release);
+    atomic_store_explicit(&ring->newest, number, memory_order_release);
+}
+
+/** The operation starts (or ends without having started). */
 static inline void journal_begin(journal_block_t *block, operation_t *operation, bool starts)
 {
     bool collective = operation->kind == OPERATION_COLLECTIVE;
     journal_ring_t *ring = collective ? &block->collective : &block->message;
-    uint64_t number = atomic_load_explicit(&ring->newest, memory_order_relaxed) + 1;
-    journal_entry_t *entry = &ring->entry[number % JOURNAL_RING];
-    atomic_store_explicit(&entry->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    entry->issued = operation->deadline - (uint64_t)operation->timeout_ms * 1000000u;
-    entry->count = collective ? operation->description.count : operation->bytes / operation->width;
+    journal_entry_t *entry = journal_open(ring, &operation->journal_number);
+    entry->issued = operation->deadline ? operation->deadline - (uint64_t)operation->timeout_ms * 1000000u : 0;
+    entry->count = collective ? operation->description.count : operation->recv.count;
     entry->sequence = operation->description.sequence;
     entry->tag = operation->tag;
     entry->other = collective ? operation->description.root : operation->peer;
@@ -112,12 +128,26 @@ static inline void journal_begin(journal_block_t *block, operation_t *operation,
     entry->dtype = operation->description.dtype;
     entry->op = operation->description.op;
     entry->algorithm = (uint8_t)operation->algorithm;
-    atomic_store_explicit(&entry->started, starts ? ticks_now(block->counter) : 0, memory_order_relaxed);
-    atomic_store_explicit(&entry->ended, 0, memory_order_relaxed);
-    atomic_store_explicit(&entry->status, QUOIT_IN_PROGRESS, memory_order_relaxed);
-    atomic_store_explicit(&entry->number, number, memory_order_release);
-    atomic_store_explicit(&ring->newest, number, memory_order_release);
-    operation->journal_number = number;
+    journal_close(ring, entry, operation->journal_number, starts ? ticks_now(block->counter) : 0, 0, QUOIT_IN_PROGRESS);
+}
+
+/** A send that was over at once. */
+static inline void journal_sent(journal_block_t *block, int peer, uint32_t tag, size_t count, quoit_dtype_t dtype)
+{
+    uint64_t number, now = ticks_now(block->counter);
+    journal_ring_t *ring = &block->message;
+    journal_entry_t *entry = journal_open(ring, &number);
+    entry->issued = 0;
+    entry->count = count;
+    entry->sequence = 0;
+    entry->tag = tag;
+    entry->other = peer;
+    entry->kind = OPERATION_SEND;
+    entry->collective = entry->algorithm = 0;
+    entry->dtype = (uint8_t)dtype;
+    entry->op = QUOIT_OP_COUNT;
+    journal_close(ring, entry, number, now, now, QUOIT_OK);
+    journal_add(&ring->ended, 1);
 }
 
 /** The operation ends. Its entry may be another's by now: more operations than the ring holds came after it. */

@@ -9,7 +9,7 @@
 /* One operation as read, times in ns of CLOCK_MONOTONIC. */
 typedef struct shown {
     const journal_entry_t *entry;
-    uint64_t started, ended; /* 0: not yet */
+    uint64_t issued, started, ended; /* 0: not yet */
     int status;
 } shown_t;
 
@@ -23,7 +23,8 @@ static bool find_entry(const journal_ring_t *ring, uint64_t number, const journa
     shown->entry = entry;
     /* The two clocks differ by some ns: times of one operation shall not run backwards. */
     shown->started = clamp(ticks_to_ns(&view->line, atomic_load(&entry->started)), entry->issued);
-    shown->ended = clamp(ticks_to_ns(&view->line, atomic_load(&entry->ended)), shown->started ? shown->started : entry->issued);
+    shown->issued = entry->issued ? entry->issued : shown->started;
+    shown->ended = clamp(ticks_to_ns(&view->line, atomic_load(&entry->ended)), shown->started ? shown->started : shown->issued);
     shown->status = atomic_load(&entry->status);
     return true;
 }
@@ -106,11 +107,11 @@ static void print_operation(const journal_block_t *block, const journal_view_t *
     char name[320], first[32], second[32];
     operation_name(block, shown->entry, name, sizeof name);
     const char *algorithm = algorithm_name(shown->entry);
-    text_append(text, "    %s%s%s: issued %s ago", name, algorithm[0] ? ", " : "", algorithm, span_text(ago(view, shown->entry->issued), first));
+    text_append(text, "    %s%s%s: issued %s ago", name, algorithm[0] ? ", " : "", algorithm, span_text(ago(view, shown->issued), first));
     if (is_running(shown))
         text_append(text, shown->started ? ", running\n" : ", queued\n");
     else if (shown->started)
-        text_append(text, ", queued %s, took %s, %s\n", span_text(shown->started - shown->entry->issued, first),
+        text_append(text, ", queued %s, took %s, %s\n", span_text(shown->started - shown->issued, first),
                     span_text(shown->ended - shown->started, second), shown->status == QUOIT_OK ? "done" : quoit_status_text(shown->status));
     else
         text_append(text, ", never started, %s\n", quoit_status_text(shown->status));
@@ -167,7 +168,7 @@ void journal_print_text(const journal_block_t *block, const journal_view_t *view
     print_members(block, view, running, text);
     if (running) {
         operation_name(block, running->entry, name, sizeof name);
-        text_append(text, "  runs %s, issued %s ago\n", name, span_text(ago(view, running->entry->issued), span));
+        text_append(text, "  runs %s, issued %s ago\n", name, span_text(ago(view, running->issued), span));
         const char *note = note_of(block, running);
         if (note[0]) text_append(text, "    %s; seen %s ago\n", note, span_text(ago(view, block->note_time), span));
     } else
@@ -208,7 +209,7 @@ static void json_operation(const journal_view_t *view, const shown_t *shown, tex
     if (entry->other >= 0) text_append(text, ", \"%s\": %d", collective ? "root" : "peer", entry->other);
     if (!collective) text_append(text, ", \"tag\": %u", entry->tag);
     if (collective) text_append(text, ", \"algorithm\": \"%s\"", algorithm_name(entry));
-    json_time(text, "issued", view, entry->issued);
+    json_time(text, "issued", view, shown->issued);
     json_time(text, "started", view, shown->started);
     json_time(text, "ended", view, shown->ended);
     text_append(text, ", \"status\": ");

@@ -156,23 +156,44 @@ quoit_status_t match_take_number(quoit_comm_t *comm, int rank, uint64_t *number)
     return QUOIT_OK;
 }
 
-/* Announce a message, its payload inside when it is small and the pair has credit for it. */
+/*
+ * A message in its envelope, if it is small and the pair has credit for it; else ERR_AGAIN or ERR_INVALID (the pair's limit is lower), and nothing has gone. It
+ * needs no number: no payload follows that would have to be found.
+ */
+static quoit_status_t send_inside(quoit_comm_t *comm, quoit_endpoint_t *endpoint, uint32_t tag, const void *buffer, size_t bytes)
+{
+    const quoit_transport_ops_t *ops = endpoint->transport->ops;
+    size_t most = ops->flags & QUOIT_TRANSPORT_SAME_HOST ? NOTICE_PAYLOAD_LOCAL : NOTICE_PAYLOAD_CAPACITY;
+    if (bytes > most || bytes + NOTICE_MESSAGE_SIZE > comm->job->tuning.eager_limit) return QUOIT_ERR_INVALID;
+    unsigned char inside[NOTICE_MESSAGE_SIZE + NOTICE_PAYLOAD_CAPACITY];
+    notice_message_t message = {.tag = tag, .bytes = bytes, .inside = true};
+    notice_message_encode(comm->id, comm->rank, &message, inside);
+    if (bytes) memcpy(inside + NOTICE_MESSAGE_SIZE, buffer, bytes);
+    return ops->notify(endpoint, inside, NOTICE_MESSAGE_SIZE + bytes);
+}
+
+bool match_send_at_once(quoit_comm_t *comm, int peer, uint32_t tag, const void *buffer, size_t count, quoit_dtype_t dtype)
+{
+    size_t bytes = count * quoit_dtype_size(dtype);
+    quoit_endpoint_t *endpoint = NULL;
+    if (bytes > NOTICE_PAYLOAD_LOCAL || !engine_try_enter_quiet(comm->engine)) return false;
+    /* Sends before it have been announced (comm_take). Whatever fails is told by an operation, and what is traced is one. */
+    bool gone = !comm->engine->trace && atomic_load_explicit(&comm->status, memory_order_relaxed) == QUOIT_OK &&
+                job_endpoint(comm->job, comm->job_rank[peer], &endpoint) == QUOIT_OK && send_inside(comm, endpoint, tag, buffer, bytes) == QUOIT_OK;
+    if (gone) journal_sent(comm->journal, peer, tag, count, dtype);
+    engine_leave_written(comm->engine);
+    return gone;
+}
+
+/* Announce a message, its payload inside if that can be. */
 static quoit_status_t announce(quoit_comm_t *comm, operation_t *send, quoit_endpoint_t *endpoint)
 {
     const quoit_transport_ops_t *ops = endpoint->transport->ops;
     notice_message_t message = {.tag = send->tag, .bytes = send->bytes};
-    quoit_status_t status = match_take_number(comm, send->peer, &message.number);
+    quoit_status_t status = send_inside(comm, endpoint, send->tag, send->send.base, send->bytes);
+    if (status != QUOIT_ERR_AGAIN && status != QUOIT_ERR_INVALID) return status;
+    status = match_take_number(comm, send->peer, &message.number);
     if (status != QUOIT_OK) return status;
-    size_t most = ops->flags & QUOIT_TRANSPORT_SAME_HOST ? NOTICE_PAYLOAD_LOCAL : NOTICE_PAYLOAD_CAPACITY;
-    if (send->bytes + NOTICE_MESSAGE_SIZE <= comm->job->tuning.eager_limit && send->bytes <= most) {
-        unsigned char inside[NOTICE_MESSAGE_SIZE + NOTICE_PAYLOAD_CAPACITY];
-        message.inside = true;
-        notice_message_encode(comm->id, comm->rank, &message, inside);
-        if (send->bytes) memcpy(inside + NOTICE_MESSAGE_SIZE, send->send.base, send->bytes);
-        status = ops->notify(endpoint, inside, NOTICE_MESSAGE_SIZE + send->bytes);
-        if (status != QUOIT_ERR_AGAIN && status != QUOIT_ERR_INVALID) return status; /* INVALID: the pair's limit is lower */
-        message.inside = false;
-    }
     unsigned char bare[NOTICE_MESSAGE_SIZE];
     notice_message_encode(comm->id, comm->rank, &message, bare);
     status = ops->notify(endpoint, bare, sizeof bare);

@@ -18,6 +18,11 @@ typedef struct matcher {
 
 void matcher_init(matcher_t *matcher);
 void matcher_clear(matcher_t *matcher); /* frees envelopes; operations must have ended */
+/**
+ * A blocking send of host memory that goes out whole in its envelope, before the call returns: it is over then, and never was an operation. False, and nothing
+ * was sent: it is to be an operation, because it is too large, or something is in its way.
+ */
+bool match_send_at_once(quoit_comm_t *comm, int peer, uint32_t tag, const void *buffer, size_t count, quoit_dtype_t dtype);
 /** Start or go on with a send or recv. True when something moved. */
 bool match_advance(quoit_comm_t *comm, operation_t *operation);
 /** An envelope came from `source` (communicator rank). */

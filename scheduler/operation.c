@@ -42,12 +42,10 @@ operation_t *operation_create(void)
 
 void operation_clear(operation_t *operation)
 {
-    quoit_part_t *parts = operation->parts;
-    size_t capacity = operation->parts_capacity;
-    memset(operation, 0, offsetof(operation_t, error));
+    memset(operation, 0, offsetof(operation_t, parts));
+    memset(&operation->transfer, 0, offsetof(quoit_transfer_t, opaque));
+    operation->device.row = NULL;
     operation->error[0] = '\0';
-    operation->parts = parts;
-    operation->parts_capacity = capacity;
 }
 
 bool operation_make_parts(operation_t *operation, size_t count)

@@ -3,6 +3,7 @@
 #ifndef QUOIT_SCHEDULER_OPERATION_H
 #define QUOIT_SCHEDULER_OPERATION_H
 
+#include "base/clock.h"
 #include "base/list.h"
 #include "quoit/quoit_transport.h"
 #include "scheduler/call.h"
@@ -42,7 +43,7 @@ struct operation {
     bool started;
     _Atomic int status;        /* quoit_status_t: IN_PROGRESS until the end; stored with release */
     _Atomic int references;    /* the user's and the engine's */
-    uint64_t deadline;         /* absolute ns */
+    uint64_t deadline;         /* absolute ns; 0: nobody has asked yet, see operation_deadline */
     int timeout_ms;            /* as it was given, for texts */
     operation_description_t description;
     plan_algorithm_t algorithm;
@@ -56,9 +57,6 @@ struct operation {
     float *residual;           /* [count] the caller's; NULL: not wanted */
     uint64_t journal_number;   /* of its entry in the communicator's journal; 0: none yet */
     uint64_t trace_begun;      /* ns; 0: nobody traced it then */
-    quoit_part_t *parts;       /* copies of the caller's part arrays; owned, kept for the next use of the operation; NULL on the stack */
-    size_t parts_capacity;
-    operation_device_t device; /* row NULL: host */
     /* send and recv */
     int peer;                  /* communicator rank, or QUOIT_ANY_SOURCE */
     uint32_t tag;
@@ -66,14 +64,27 @@ struct operation {
     size_t bytes;
     bool envelope_sent, payload_posted;
     list_t match_link;         /* recv: in the matcher's posted list */
+    /* From here on only what operation_clear names is cleared: the rest is written before it is read. */
+    quoit_part_t *parts;       /* copies of the caller's part arrays; owned, kept for the next use of the operation; NULL on the stack */
+    size_t parts_capacity;
+    operation_device_t device; /* row NULL: host */
     quoit_transfer_t transfer;
     char error[512];           /* text of the error it ended with */
 };
 
 /** Memory of an operation that is not on the stack, from those that ended if there are some; its content is undefined but for the parts. NULL: out of memory. */
 operation_t *operation_create(void);
-/** All zeros; the room for parts is kept. */
+/** All zeros, as far as it may be read before it is written; the room for parts is kept. */
 void operation_clear(operation_t *operation);
+/**
+ * When it times out. A blocking call that runs at once has no deadline before the first look at it: most end before, and need no clock. That look is the
+ * engine's, within CHECK_INTERVAL_NS of waiting.
+ */
+static inline uint64_t operation_deadline(operation_t *operation)
+{
+    if (operation->deadline == 0) operation->deadline = clock_deadline(operation->timeout_ms);
+    return operation->deadline;
+}
 /** Room for `count` parts, whose content is undefined; false when there is no memory. */
 bool operation_make_parts(operation_t *operation, size_t count);
 /** Nobody uses it any more. NULL is accepted. */

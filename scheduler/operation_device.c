@@ -42,6 +42,7 @@ quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t id,
         return error_set(QUOIT_ERR_UNSUPPORTED, "not supported: %s on buffers of device %s; copy them to the host first",
                          plan_collective_name(operation->description.collective), row->name);
     operation_device_t *device = &operation->device;
+    *device = (operation_device_t){.row = NULL};
     void *word = NULL;
     quoit_status_t status = row->host_alloc(sizeof *device->word, &word);
     if (status != QUOIT_OK) return status;

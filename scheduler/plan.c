@@ -269,7 +269,25 @@ size_t plan_input_offset(const plan_binding_t *binding, size_t chunk, const plan
     return (before + begin + plan_part_begin(count, width, operand->parts, operand->first)) * width;
 }
 
-void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand, plan_piece_t *piece)
+/* All of a block or vector, of which there is one chunk: no part of it is to be found, and nothing to be divided. */
+static bool is_all(const plan_binding_t *binding, const plan_operand_t *operand)
+{
+    return operand->space != SPACE_NONE && operand->form == FORM_WHOLE && binding->chunks == 1 && operand->first == 0 && operand->count == operand->parts;
+}
+
+static void locate_all(const plan_binding_t *binding, const plan_operand_t *operand, plan_piece_t *piece)
+{
+    size_t count = operand_total(binding, (plan_space_t)operand->space, operand->block);
+    *piece = (plan_piece_t){.count = count};
+    if (operand->space == SPACE_SEND || operand->space == SPACE_RECV) {
+        const plan_side_t *side = operand->space == SPACE_SEND ? &binding->send : &binding->recv;
+        if (count > 0) piece->data = side_address(side, operand->block, 0, binding->width);
+    } else if (operand->block != PLAN_NO_BLOCK) {
+        piece->offset = (size_t)operand->place * binding->chunk * binding->width;
+    }
+}
+
+static __attribute__((noinline)) void locate_part(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand, plan_piece_t *piece)
 {
     size_t width = binding->width, begin, total = operand_total(binding, (plan_space_t)operand->space, operand->block);
     size_t count = chunk_of(binding, chunk, total, &begin);
@@ -293,4 +311,10 @@ void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand
         break;
     default: piece->count = 0; break;
     }
+}
+
+void plan_locate(const plan_binding_t *binding, size_t chunk, const plan_operand_t *operand, plan_piece_t *piece)
+{
+    if (chunk == 0 && is_all(binding, operand)) locate_all(binding, operand, piece);
+    else locate_part(binding, chunk, operand, piece);
 }

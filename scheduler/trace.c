@@ -249,11 +249,11 @@ static void store(trace_t *trace, const trace_event_t *event)
     atomic_store_explicit(&trace->header->written, number + 1, memory_order_release);
 }
 
-static void describe(trace_t *trace, quoit_comm_t *comm, const operation_t *operation, trace_event_t *event)
+static void describe(trace_t *trace, quoit_comm_t *comm, operation_t *operation, trace_event_t *event)
 {
     bool collective = operation->kind == OPERATION_COLLECTIVE;
     const operation_description_t *description = &operation->description;
-    event->issued = operation->deadline - (uint64_t)operation->timeout_ms * 1000000u;
+    event->issued = operation_deadline(operation) - (uint64_t)operation->timeout_ms * 1000000u;
     event->count = collective ? description->count : operation->bytes / operation->width;
     event->sequence = collective ? description->sequence : (uint32_t)operation->journal_number;
     event->chunk = operation->tag;
@@ -268,6 +268,7 @@ static void describe(trace_t *trace, quoit_comm_t *comm, const operation_t *oper
 
 void trace_begun(trace_t *trace, quoit_comm_t *comm, operation_t *operation)
 {
+    (void)operation_deadline(operation); /* tells when it was issued, which is not after its begin */
     trace_event_t event = {.type = TRACE_BEGUN, .begin = clock_now()};
     describe(trace, comm, operation, &event);
     operation->trace_begun = event.begin;

@@ -21,6 +21,7 @@ static const kernel_table_t *const tables[] = {
     &kernel_scalar,
 };
 enum { TABLES = sizeof tables / sizeof *tables };
+enum { SCALAR_MOST = 4 /* elements */ };
 
 static bool usable[TABLES]; /* CPUID is slow in virtual machines: asked once */
 static const kernel_table_t *chosen;
@@ -151,7 +152,8 @@ quoit_status_t wire_run_with(const char *isa, const wire_call_t *call)
     return QUOIT_OK;
 }
 
-void reduce_run(const reduce_call_t *call) { run_kernel(choice(), (int)call->op, call, NULL); }
+/* All kernels give the same bits. For a handful of elements a vector's way of loading, and storing, a part of itself costs more than it saves. */
+void reduce_run(const reduce_call_t *call) { run_kernel(call->count <= SCALAR_MOST ? &kernel_scalar : choice(), (int)call->op, call, NULL); }
 
 quoit_status_t reduce_run_with(const char *isa, const reduce_call_t *call)
 {

@@ -120,6 +120,57 @@ TEST(History, TimesAreTrue)
     });
 }
 
+// Blocking calls read no clock before they wait for long: their times are those of their start.
+TEST(History, TimesOfBlockingMessagesAreTrue)
+{
+    run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
+        int value = 7;
+        if (self.rank == 0) {
+            ASSERT_EQ(quoit_recv(self.comm, &value, 1, QUOIT_I32, 1, 5, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+        } else {
+            usleep(200000);
+            ASSERT_EQ(quoit_send(self.comm, &value, 1, QUOIT_I32, 0, 5, nullptr, nullptr), QUOIT_OK) << quoit_last_error();
+        }
+        timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        std::string json = history(self.comm, QUOIT_FORMAT_JSON);
+        size_t at = json.find(self.rank == 0 ? "\"operation\": \"recv\"" : "\"operation\": \"send\"");
+        ASSERT_NE(at, std::string::npos) << json;
+        double issued = 0, started = 0, ended = 0;
+        ASSERT_EQ(sscanf(json.c_str() + json.find("\"issued\"", at), "\"issued\": %lf, \"started\": %lf, \"ended\": %lf", &issued, &started, &ended), 3) << json;
+        double real = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+        EXPECT_LE(issued, started + 1e-6) << json;
+        EXPECT_GT(issued, started - 20) << json;
+        EXPECT_LE(started, ended + 1e-6) << json;
+        EXPECT_LT(ended, real + 0.02) << json;
+        EXPECT_GT(ended, real - 20) << json;
+        if (self.rank == 0) {
+            EXPECT_GT(ended - started, 0.1) << json;
+        }
+        EXPECT_LT(ended - started, 20) << json;
+        self.meet();
+    });
+}
+
+// A blocking recv that nobody answers ends at its own deadline, counted from the call.
+TEST(History, ABlockingCallEndsAtItsDeadline)
+{
+    run_ranks({.host_of = {0, 0}}, [&](Rank &self) {
+        if (self.rank == 0) {
+            int value = 0;
+            quoit_call_t call = QUOIT_CALL_INIT;
+            call.timeout_ms = 300;
+            double begin = seconds();
+            EXPECT_EQ(quoit_recv(self.comm, &value, 1, QUOIT_I32, 1, 5, &call, nullptr), QUOIT_ERR_TIMEOUT);
+            double took = seconds() - begin;
+            EXPECT_TRUE(has(quoit_last_error(), "timed out after 300 ms")) << quoit_last_error();
+            EXPECT_GE(took, 0.3);
+            EXPECT_LT(took, 0.3 + 2 * slow());
+        }
+        self.meet();
+    });
+}
+
 // ------------------------------------------------------------------ failure
 
 // Rank 1 stays away: after the timeout the history is there, and tells what never started.
@@ -221,10 +272,10 @@ TEST(Outside, TellsWhoHasNotArrived)
         for (int rank = 0; rank < 3; rank++) ASSERT_NE(ranks.wait_line(rank, "ready", 60) + "x", "") << ranks.output(rank);
         std::string text;
         double until = seconds() + 30;
-        do { /* until rank 0 waits, and has noted for whom */
+        do { /* until rank 0 waits, and has noted for whom; rank 1 may have come after its first note */
             usleep(20000);
             text = history_of(ranks.pid(0));
-        } while (seconds() < until && !has(text, "waiting for"));
+        } while (seconds() < until && !has(text, host_of[2] == 0 ? "waiting for rank 2 (" : "waiting for"));
         EXPECT_TRUE(has(text, "runs allreduce #4 (float32, sum, 4321 elements)")) << text;
         EXPECT_TRUE(has(text, "waiting for rank 2 (") || host_of[2] == 1) << text;
         if (host_of[2] == 0) {

@@ -347,7 +347,8 @@ std::vector<unsigned char> payload(int from, int to, uint32_t tag, int number, s
 
 const size_t message_sizes[] = {0, 1, 100, 4000, 8151, 8152, 8153, 8192, 9000, 100000, 1200000};
 
-// Everyone to everyone (itself too), several tags, all sizes; receives posted before, after, and in another order than the sends.
+// Everyone to everyone (itself too), several tags, all sizes; receives posted before, after, and in another order than the sends. Sends of a byte or none are
+// blocking calls here and there: they leave at once, and yet behind what was handed in before.
 TEST_P(Messages, OrderPerPairAndTag)
 {
     run_ranks({.host_of = GetParam()}, [&](Rank &self) {
@@ -384,7 +385,8 @@ TEST_P(Messages, OrderPerPairAndTag)
                         Message &one = sends.emplace_back();
                         size_t bytes = size_of(self.rank, to, tag, number);
                         one.data = payload(self.rank, to, static_cast<uint32_t>(tag), number, bytes);
-                        ASSERT_EQ(quoit_send(self.comm, one.data.data(), bytes, QUOIT_U8, to, static_cast<uint32_t>(tag), nullptr, &one.request), QUOIT_OK)
+                        quoit_request_t **request = bytes <= 1 && number % 2 == 1 ? nullptr : &one.request;
+                        ASSERT_EQ(quoit_send(self.comm, one.data.data(), bytes, QUOIT_U8, to, static_cast<uint32_t>(tag), nullptr, request), QUOIT_OK)
                             << quoit_last_error();
                     }
         };
@@ -399,6 +401,7 @@ TEST_P(Messages, OrderPerPairAndTag)
             if (round > 0) post_receives();
             for (auto *side : {&sends, &receives})
                 for (Message &one : *side) {
+                    if (!one.request) continue;
                     EXPECT_EQ(wait_limited(one.request), QUOIT_OK) << quoit_request_error(one.request);
                     if (side == &receives) {
                         EXPECT_TRUE(one.data == one.expected) << "rank " << self.rank << ", " << one.expected.size() - 1 << " bytes, round " << round;

@@ -70,7 +70,7 @@ static quoit_status_t pipe_read(void *pointer, const struct iovec *iov, int coun
     return QUOIT_OK;
 }
 
-static const pipe_ops_t memory_pipe_ops = {pipe_write, pipe_read};
+static const pipe_ops_t memory_pipe_ops = {.write = pipe_write, .read = pipe_read};
 
 /* ------------------------------------------------------------------ direct path */
 
@@ -193,8 +193,12 @@ static void peer_frame(world_t *world, fuzz_input_t *input)
     memory_pipe_t *pipe = &world->pipe[kind >> 7];
     frame.total = draw_length(input);
     switch (frame.type) {
-    case FRAME_EAGER:
-    case FRAME_NOTICE: frame.length = frame.total; break;
+    case FRAME_EAGER: frame.length = frame.total; break;
+    case FRAME_NOTICE:
+        frame.length = frame.total;
+        if (frame.length <= FRAME_NOTE_MOST) frame.type = FRAME_NOTE;
+        frame.inside = payload;
+        break;
     case FRAME_GRANT:
         frame.length = frame.total;
         frame.grant = draw_grant(input);

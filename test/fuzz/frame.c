@@ -33,6 +33,7 @@ void fuzz_seeds(void)
         if (type == FRAME_ASK || type == FRAME_REFUSE) frame.total = 5000;
         if (type == FRAME_CREDIT) frame.length = 4096;
         if (type == FRAME_LENT) frame.total = 5000, frame.length = 4000;
+        if (type == FRAME_NOTE) frame.total = frame.length = 7, frame.inside = (const uint8_t *)"a note.";
         uint8_t bytes[6 + FRAME_HEADER_SIZE] = {0, 32, 0, 0, 0, 1};
         frame_write(&frame, bytes + 6);
         fuzz_seed(frame_type_name(frame.type), bytes, sizeof bytes);

@@ -19,6 +19,24 @@ static ring_memory_t *ring_make(void)
     return ring;
 }
 
+/* What is shown lies in the ring, whatever the positions say. */
+static void peek(ring_pipe_t *pipe, size_t length)
+{
+    const unsigned char *there = ring_pipe_ops.peek(pipe, length);
+    if (!there) return;
+    fuzz_check(there >= pipe->in->bytes && there + length <= pipe->in->bytes + CAPACITY);
+    (void)ring_pipe_ops.skip(pipe, length);
+}
+
+static void place(ring_pipe_t *pipe, size_t length)
+{
+    unsigned char *there = ring_pipe_ops.place(pipe, length);
+    if (!there) return;
+    fuzz_check(there >= pipe->out->bytes && there + length <= pipe->out->bytes + CAPACITY);
+    memset(there, 1, length);
+    ring_pipe_ops.commit(pipe, length);
+}
+
 static void step(fuzz_input_t *input, ring_pipe_t *pipe)
 {
     uint8_t what = fuzz_byte(input);
@@ -30,8 +48,14 @@ static void step(fuzz_input_t *input, ring_pipe_t *pipe)
     struct iovec parts[2] = {{a, first}, {b, second}};
     quoit_status_t status = QUOIT_ERR_AGAIN;
     switch (what % 5) {
-    case 0: status = ring_pipe_ops.read(pipe, parts, 2, &moved); break;
-    case 1: status = ring_pipe_ops.write(pipe, parts, 2, &moved); break;
+    case 0:
+        if (what & 16) peek(pipe, first);
+        status = ring_pipe_ops.read(pipe, parts, 2, &moved);
+        break;
+    case 1:
+        if (what & 16) place(pipe, first);
+        status = ring_pipe_ops.write(pipe, parts, 2, &moved);
+        break;
     case 2: atomic_store(&pipe->in->written, pipe->in_read + (uint64_t)(int64_t)(int16_t)fuzz_number(input, 2)); break;
     case 3: atomic_store(&pipe->out->read, pipe->out_written - (uint64_t)(int64_t)(int16_t)fuzz_number(input, 2)); break;
     default: atomic_store(what & 8 ? &pipe->in->written : &pipe->out->read, fuzz_number(input, 8)); break;
@@ -50,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input_t input = fuzz_input(data, size);
     ring_pipe_t pipe = {.out = ring_make(), .in = ring_make(), .out_capacity = CAPACITY, .in_capacity = CAPACITY};
-    pipe.out_written = pipe.in_read = fuzz_number(&input, 8); /* rings run for ever: positions may be about to wrap */
+    pipe.out_written = pipe.in_read = pipe.in_written = fuzz_number(&input, 8); /* rings run for ever: positions may be about to wrap */
     atomic_store(&pipe.out->read, pipe.out_written);
     atomic_store(&pipe.in->written, pipe.in_read);
     while (fuzz_left(&input) > 0) step(&input, &pipe);

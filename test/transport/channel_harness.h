@@ -35,6 +35,7 @@ struct PipeEnd {
     Stream *out, *in;
     Random *random;
     bool whole = false; /* no random portions */
+    std::string room = {}; /* what pipe_place gave */
 };
 
 inline size_t portion(PipeEnd *end, size_t most)
@@ -82,7 +83,37 @@ inline quoit_status_t pipe_read(void *pointer, const struct iovec *iov, int coun
     return QUOIT_OK;
 }
 
-inline const pipe_ops_t test_pipe_ops = {pipe_write, pipe_read};
+/* As a pipe of memory, some of whose bytes lie in another piece. */
+inline const unsigned char *pipe_peek(void *pointer, size_t length)
+{
+    auto *end = static_cast<PipeEnd *>(pointer);
+    if (end->in->bytes.size() < length || (!end->whole && below(*end->random, 4) == 0)) return nullptr;
+    return reinterpret_cast<const unsigned char *>(end->in->bytes.data());
+}
+
+inline bool pipe_skip(void *pointer, size_t length)
+{
+    auto *end = static_cast<PipeEnd *>(pointer);
+    end->in->bytes.erase(0, length);
+    return !end->in->bytes.empty();
+}
+
+inline unsigned char *pipe_place(void *pointer, size_t length)
+{
+    auto *end = static_cast<PipeEnd *>(pointer);
+    if (end->out->broken || end->out->capacity - end->out->bytes.size() < length || (!end->whole && below(*end->random, 4) == 0)) return nullptr;
+    end->room.resize(length);
+    return reinterpret_cast<unsigned char *>(end->room.data());
+}
+
+inline void pipe_commit(void *pointer, size_t length)
+{
+    auto *end = static_cast<PipeEnd *>(pointer);
+    end->out->bytes.append(end->room, 0, length);
+}
+
+inline const pipe_ops_t test_pipe_ops = {pipe_write, pipe_read, nullptr, nullptr, nullptr, nullptr};
+inline const pipe_ops_t test_memory_ops = {pipe_write, pipe_read, pipe_peek, pipe_skip, pipe_place, pipe_commit};
 
 /* Memory that one side lends, a place in `slots` each. */
 struct Pool {
@@ -157,7 +188,7 @@ class Couple {
 public:
     Couple(uint64_t seed, const Options &options) : random(seed), options_(options)
     {
-        channel_config_t config = {&test_pipe_ops, options.eager_limit, options.eager_pool, options.segment_size};
+        channel_config_t config = {options.in_memory ? &test_memory_ops : &test_pipe_ops, options.eager_limit, options.eager_pool, options.segment_size};
         config.rails = options.rails;
         config.in_memory = options.in_memory;
         lend_ops_ = test_lend_ops;

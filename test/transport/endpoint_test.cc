@@ -29,6 +29,10 @@ const endpoint_ops_t ops = {
 const pipe_ops_t pipe_ops = {
     [](void *, const struct iovec *, int, size_t *) { return QUOIT_ERR_AGAIN; },
     [](void *, const struct iovec *, int, size_t *) { return QUOIT_ERR_AGAIN; },
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
 };
 
 const quoit_process_id_t PEER = {1, 2};

@@ -104,6 +104,33 @@ TEST(Frame, EveryByteOfTheFixedPartIsChecked)
     }
 }
 
+TEST(Frame, ANoteLiesInTheHeader)
+{
+    uint8_t bytes[FRAME_NOTE_MOST], header[FRAME_HEADER_SIZE], again[FRAME_HEADER_SIZE];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (uint8_t)(i + 1);
+    for (size_t length = 0; length <= sizeof bytes; length++) {
+        frame_t note{}, result{};
+        note.type = FRAME_NOTE;
+        note.length = note.total = length;
+        note.inside = bytes;
+        frame_write(&note, header);
+        ASSERT_EQ(frame_parse(header, 16, 16, &result), QUOIT_OK) << length << ": " << error_text();
+        ASSERT_TRUE(result.type == FRAME_NOTE && result.length == length && frame_payload(&result) == 0) << length;
+        ASSERT_EQ(memcmp(result.inside, bytes, length), 0) << length;
+        frame_write(&result, again);
+        ASSERT_EQ(memcmp(header, again, sizeof header), 0) << length;
+        for (size_t at = FRAME_HEADER_SIZE - FRAME_NOTE_MOST + length; at < FRAME_HEADER_SIZE; at++) {
+            header[at] = 1;
+            ASSERT_EQ(frame_parse(header, 16, 16, &result), QUOIT_ERR_PROTOCOL) << "byte " << at << " behind a note of " << length;
+            header[at] = 0;
+        }
+    }
+    header[3] = FRAME_NOTE_MOST + 1;
+    frame_t result{};
+    EXPECT_EQ(frame_parse(header, 16, 16, &result), QUOIT_ERR_PROTOCOL);
+    EXPECT_NE(std::string(error_text()).find("NOTE"), std::string::npos) << error_text();
+}
+
 TEST(Frame, OnlyADirectGrantHasAnAddress)
 {
     frame_t grant = make(FRAME_GRANT, 100000, 0, 100000), result;

@@ -253,6 +253,10 @@ quoit_status_t channel_notify(channel_t *channel, const void *data, size_t lengt
     quoit_status_t status = channel_status(channel);
     if (status != QUOIT_OK) return status;
     if (channel->closing) return error_set(QUOIT_ERR_CLOSED, "%s: the connection was closed here", channel->name);
+    if (length <= FRAME_NOTE_MOST) {
+        frame_t note = {.type = FRAME_NOTE, .total = length, .length = length, .inside = data};
+        return channel_stage(channel, 0, &note, NULL, 0);
+    }
     uint64_t cost = length > QUOIT_NOTICE_SMALL ? channel_cost(length) : 0;
     if (cost > channel->credit)
         return error_set(QUOIT_ERR_AGAIN, "%s: notice of %zu bytes, but only %llu bytes of credit are left", channel->name, length,
@@ -277,4 +281,9 @@ bool channel_next_notice(channel_t *channel, const void **data, size_t *length)
     *data = channel->shown->payload;
     *length = (size_t)channel->shown->frame.length;
     return true;
+}
+
+bool channel_has_notice(const channel_t *channel)
+{
+    return !list_is_empty(&channel->notices) || (channel->shown && channel->shown->frame.length > QUOIT_NOTICE_SMALL);
 }

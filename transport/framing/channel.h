@@ -36,6 +36,15 @@ typedef struct pipe_ops {
     quoit_status_t (*write)(void *pipe, const struct iovec *iov, int count, size_t *written);
     /** Some bytes; ERR_AGAIN when there are none; ERR_CLOSED at its end; another error (with text) when it is broken. */
     quoit_status_t (*read)(void *pipe, const struct iovec *iov, int count, size_t *got);
+    /**
+     * Pipes that are memory, else NULL: the next `length` bytes where they lie, though the peer may still write there; NULL when there are not that many in one
+     * piece (but perhaps some, to be read). With skip they are read; false: there are no more.
+     */
+    const unsigned char *(*peek)(void *pipe, size_t length);
+    bool (*skip)(void *pipe, size_t length);
+    /** Likewise: room for the next `length` bytes, in one piece, else NULL (there may be some, to be written); with commit they are written. */
+    unsigned char *(*place)(void *pipe, size_t length);
+    void (*commit)(void *pipe, size_t length);
 } pipe_ops_t;
 
 /**
@@ -139,6 +148,8 @@ bool channel_peer_closed(const channel_t *channel);
 
 /** Next NOTICE, oldest first. The data is valid until the next call. */
 bool channel_next_notice(channel_t *channel, const void **data, size_t *length);
+/** Is channel_next_notice to be called once more before long: for another one, or because the credit of the last one is given back by that? */
+bool channel_has_notice(const channel_t *channel);
 
 /** Read from pipe number `pipe` until it is empty (or the peer's goodbye came through it; the pipe's end after that is no failure) or `budget` bytes are in; number of frames or pieces handled. A broken pipe or peer fails the channel. */
 int channel_read(channel_t *channel, int pipe, size_t budget);

@@ -36,6 +36,19 @@ static quoit_status_t notice_begin(channel_t *channel, inlet_t *inlet)
     return QUOIT_OK;
 }
 
+/* A notice that is here already. */
+static quoit_status_t note_arrived(channel_t *channel, const frame_t *frame)
+{
+    block_t *block = channel_block_take(channel, (size_t)frame->length);
+    if (!block) return QUOIT_ERR_PROTOCOL;
+    block->frame.type = frame->type;
+    block->frame.length = frame->length;
+    if (frame->length > 0) memcpy(block->payload, frame->inside, (size_t)frame->length);
+    block->complete = true;
+    list_append(&channel->notices, &block->link);
+    return QUOIT_OK;
+}
+
 /* The peer spends its credit; more than the pool is a fault of the peer. */
 static quoit_status_t credit_spent(channel_t *channel, const frame_t *frame)
 {
@@ -87,6 +100,7 @@ static quoit_status_t frame_begin(channel_t *channel, inlet_t *inlet)
     case FRAME_NOTICE:
         status = frame->length > QUOIT_NOTICE_SMALL ? credit_spent(channel, frame) : QUOIT_OK;
         return status == QUOIT_OK ? notice_begin(channel, inlet) : status;
+    case FRAME_NOTE: return note_arrived(channel, frame);
     case FRAME_REVOKE: return channel_revoke_arrived(channel, frame);
     case FRAME_PATH: return channel_path_arrived(channel, frame);
     case FRAME_RECEIPT:
@@ -131,6 +145,16 @@ static unsigned char *payload_place(const inlet_t *inlet)
     return NULL;
 }
 
+static inline __attribute__((always_inline)) quoit_status_t header_arrived(channel_t *channel, inlet_t *inlet, const unsigned char *header)
+{
+    quoit_status_t status = frame_parse(header, channel->config.eager_limit, channel->config.segment_size, &inlet->frame);
+    if (status == QUOIT_OK) status = frame_begin(channel, inlet);
+    inlet->payload = frame_payload(&inlet->frame);
+    inlet->done = 0;
+    inlet->phase = INLET_PAYLOAD;
+    return status;
+}
+
 /* One step over bytes in the buffer; *moved false: more bytes are needed. */
 static quoit_status_t inlet_step(channel_t *channel, inlet_t *inlet, bool *moved)
 {
@@ -142,19 +166,15 @@ static quoit_status_t inlet_step(channel_t *channel, inlet_t *inlet, bool *moved
         if (available < FRAME_HEADER_SIZE) return QUOIT_OK;
         if (inlet->bye) return error_set(QUOIT_ERR_PROTOCOL, "%zu bytes after the goodbye", available);
         inlet->start += FRAME_HEADER_SIZE;
-        status = frame_parse(bytes, channel->config.eager_limit, channel->config.segment_size, &inlet->frame);
-        if (status == QUOIT_OK) status = frame_begin(channel, inlet);
-        inlet->payload = frame_payload(&inlet->frame);
-        inlet->done = 0;
-        inlet->phase = INLET_PAYLOAD;
+        status = header_arrived(channel, inlet, bytes);
         *moved = true;
     }
     if (status == QUOIT_OK && inlet->phase == INLET_PAYLOAD) {
         uint64_t left = inlet->payload - inlet->done;
         available = inlet->end - inlet->start;
         size_t part = available < left ? available : (size_t)left;
-        unsigned char *place = payload_place(inlet);
-        if (place && part > 0) memcpy(place, inlet->buffer + inlet->start, part);
+        unsigned char *place = part > 0 ? payload_place(inlet) : NULL;
+        if (place) memcpy(place, inlet->buffer + inlet->start, part);
         inlet->start += part;
         inlet->done += part;
         if (part > 0) *moved = true;
@@ -176,14 +196,15 @@ static quoit_status_t inlet_step(channel_t *channel, inlet_t *inlet, bool *moved
 static int inlet_consume(channel_t *channel, inlet_t *inlet)
 {
     int handled = 0;
-    for (bool moved = true; moved && channel->status == QUOIT_OK;) {
+    bool moved;
+    do {
         quoit_status_t status = inlet_step(channel, inlet, &moved);
         if (status != QUOIT_OK) {
             channel_break(channel, status);
             return handled + 1;
         }
         handled += moved;
-    }
+    } while (moved && inlet->start < inlet->end && channel->status == QUOIT_OK); /* each step goes as far as the bytes allow */
     return handled;
 }
 
@@ -216,18 +237,53 @@ static quoit_status_t inlet_fill(channel_t *channel, int pipe, size_t budget, si
     return QUOIT_OK;
 }
 
+/*
+ * Where a pipe is memory: the frame that begins there is taken from its place, a copy of its header at once (whatever the peer does to it meanwhile), and its
+ * payload if all of it is there; else that comes by what is read next. Number of bytes; 0: nothing begins there, or it is to be read.
+ */
+static size_t take_in_place(channel_t *channel, int pipe, bool *emptied)
+{
+    inlet_t *inlet = &channel->inlets[pipe];
+    const pipe_ops_t *ops = channel->config.ops;
+    uint8_t header[FRAME_HEADER_SIZE];
+    if (inlet->phase != INLET_HEADER || inlet->start < inlet->end) return 0;
+    const unsigned char *there = ops->peek(channel->pipes[pipe], sizeof header);
+    if (!there) return 0;
+    memcpy(header, there, sizeof header);
+    *emptied = !ops->skip(channel->pipes[pipe], sizeof header);
+    size_t got = sizeof header;
+    quoit_status_t status = header_arrived(channel, inlet, header);
+    if (status == QUOIT_OK && inlet->frame.type != FRAME_DATA) {
+        size_t length = (size_t)inlet->payload;
+        there = length > 0 ? ops->peek(channel->pipes[pipe], length) : NULL;
+        if (there) {
+            unsigned char *place = payload_place(inlet);
+            if (place) memcpy(place, there, length);
+            *emptied = !ops->skip(channel->pipes[pipe], length);
+            got += length;
+        }
+        if (there || length == 0) status = frame_end(channel, inlet, true);
+    }
+    if (status != QUOIT_OK) channel_break(channel, status);
+    return got;
+}
+
 /* ERR_AGAIN: all that is there was read, or the budget is spent; else how the pipe ended. *handled rises by the steps. */
 static quoit_status_t read_pipe(channel_t *channel, int pipe, size_t budget, int *handled)
 {
     inlet_t *inlet = &channel->inlets[pipe];
     bool emptied = false;
     while (budget > 0 && !emptied && channel->status == QUOIT_OK && !inlet->bye) {
-        size_t got = 0;
-        quoit_status_t status = inlet_fill(channel, pipe, budget, &got, &emptied);
-        if (status != QUOIT_OK) return status;
-        channel->received += got;
         uint64_t borrowed = channel->borrowed;
-        *handled += 1 + inlet_consume(channel, inlet);
+        size_t got = channel->config.ops->peek ? take_in_place(channel, pipe, &emptied) : 0;
+        if (got > 0) {
+            ++*handled;
+        } else {
+            quoit_status_t status = inlet_fill(channel, pipe, budget, &got, &emptied);
+            if (status != QUOIT_OK) return status;
+            *handled += 1 + inlet_consume(channel, inlet);
+        }
+        channel->received += got;
         got += (size_t)(channel->borrowed - borrowed);
         budget -= got < budget ? got : budget;
     }

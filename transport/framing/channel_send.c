@@ -65,12 +65,31 @@ static void stages_append(channel_t *channel, outlet_t *outlet, const void *data
     }
 }
 
-/* Pipes that are memory: what the pipe takes at once need not be staged; bytes that it took. */
-static size_t write_at_once(channel_t *channel, int pipe, const struct iovec *iov, int count)
+/* Pipes that are memory, with nothing before this: is it of use to write at once? */
+static bool is_open_to(const channel_t *channel, int pipe)
 {
     const outlet_t *outlet = &channel->outlets[pipe];
+    return channel->config.in_memory && pipe < channel->count && !outlet->busy && list_is_empty(&outlet->stages);
+}
+
+/* The frame is written where it is to lie, if there is room for all of it in one piece; `bytes` long. */
+static bool write_in_place(channel_t *channel, int pipe, const frame_t *frame, const void *data, size_t length, size_t bytes)
+{
+    const pipe_ops_t *ops = channel->config.ops;
+    unsigned char *place = ops->place ? ops->place(channel->pipes[pipe], bytes) : NULL;
+    if (!place) return false;
+    frame_write(frame, place);
+    if (length > 0) memcpy(place + FRAME_HEADER_SIZE, data, length);
+    if (frame->type == FRAME_DATA) place[bytes - 1] = 1;
+    ops->commit(channel->pipes[pipe], bytes);
+    channel->sent += bytes;
+    return true;
+}
+
+/* What the pipe takes at once need not be staged; bytes that it took. */
+static size_t write_at_once(channel_t *channel, int pipe, const struct iovec *iov, int count)
+{
     size_t written = 0;
-    if (!channel->config.in_memory || pipe >= channel->count || outlet->busy || !list_is_empty(&outlet->stages)) return 0;
     if (channel->config.ops->write(channel->pipes[pipe], iov, count, &written) != QUOIT_OK) return 0; /* channel_write will find out */
     channel->sent += written;
     return written;
@@ -82,12 +101,15 @@ quoit_status_t channel_stage(channel_t *channel, int pipe, const frame_t *frame,
     outlet_t *outlet = &channel->outlets[pipe];
     bool dead = channel->status != QUOIT_OK && !(channel->goodbye && frame->type == FRAME_BYE);
     if (outlet->bye || dead) return QUOIT_OK; /* nobody will read it */
-    if (!stages_reserve(channel, FRAME_HEADER_SIZE + length + 1))
+    bool open = is_open_to(channel, pipe);
+    size_t bytes = FRAME_HEADER_SIZE + length + (frame->type == FRAME_DATA);
+    if (open && write_in_place(channel, pipe, frame, data, length, bytes)) return QUOIT_OK;
+    if (!stages_reserve(channel, bytes))
         return error_set(QUOIT_ERR_NO_MEMORY, "no memory to queue a frame %s of %zu bytes", frame_type_name(frame->type), length);
     uint8_t header[FRAME_HEADER_SIZE], good = 1;
     frame_write(frame, header);
     const struct iovec part[] = {{header, sizeof header}, {(void *)(uintptr_t)data, length}, {&good, frame->type == FRAME_DATA}};
-    size_t done = write_at_once(channel, pipe, part, 3);
+    size_t done = open ? write_at_once(channel, pipe, part, 3) : 0;
     for (int i = 0; i < 3; i++) {
         size_t skipped = done < part[i].iov_len ? done : part[i].iov_len;
         stages_append(channel, outlet, (const unsigned char *)part[i].iov_base + skipped, part[i].iov_len - skipped);
@@ -249,10 +271,11 @@ bool channel_wants_write(const channel_t *channel, int pipe)
 {
     if (pipe < 0 || pipe >= channel->count) return false;
     if (channel->rails) return channel_rails_wants_write(channel, pipe);
-    if (channel->status != QUOIT_OK && !(channel->goodbye && channel->closing)) return false;
     const outlet_t *outlet = &channel->outlets[pipe];
-    return outlet->busy || !list_is_empty(&outlet->stages) || !list_is_empty(&channel->active) ||
-           (channel->closing && !outlet->bye && list_is_empty(&channel->writing));
+    bool queued = outlet->busy || !list_is_empty(&outlet->stages) || !list_is_empty(&channel->active);
+    if (!queued && !channel->closing) return false; /* as nearly always */
+    if (channel->status != QUOIT_OK && !(channel->goodbye && channel->closing)) return false;
+    return queued || (channel->closing && !outlet->bye && list_is_empty(&channel->writing));
 }
 
 bool channel_idle(const channel_t *channel)

@@ -3,11 +3,14 @@
  * Frames on the wire. All fields little-endian:
  *   0 magic  1 version  2 type  3 direct  4 what  8 key.comm  16 key.id  24 grant  32 total  40 offset  48 length  56 remote key  60 zero
  * A GRANT with a second remote key has it at 60. One with three or four has the others at 48, for its length is its total.
+ * A NOTE has its length at 3 and its bytes from 4 on, then zeros.
  * frame_parse is the one parser: whatever it lets through has lengths within the limits and sums that do not overflow.
  */
 #include "transport/framing/frame.h"
 
 #include "base/bytes.h"
+
+enum { NOTE_PLACE = FRAME_HEADER_SIZE - FRAME_NOTE_MOST };
 
 static const uint8_t key_place[FRAME_KEYS] = {56, 60, 48, 52};
 
@@ -22,6 +25,12 @@ void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
     header[0] = FRAME_MAGIC;
     header[1] = FRAME_VERSION;
     header[2] = (uint8_t)frame->type;
+    if (frame->type == FRAME_NOTE) {
+        header[3] = (uint8_t)frame->length;
+        memset(header + NOTE_PLACE, 0, FRAME_NOTE_MOST);
+        memcpy(header + NOTE_PLACE, frame->inside, (size_t)frame->length);
+        return;
+    }
     header[3] = frame->direct;
     bytes_put32(header + 4, frame->what);
     bytes_put64(header + 8, frame->key.comm);
@@ -34,23 +43,13 @@ void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE])
     if (frame->direct > 0) write_keys(frame, header);
 }
 
-uint64_t frame_payload(const frame_t *frame)
-{
-    switch (frame->type) {
-    case FRAME_EAGER:
-    case FRAME_NOTICE:
-    case FRAME_DATA: return frame->length;
-    default: return 0;
-    }
-}
-
 const char *frame_type_name(frame_type_t type)
 {
     static const char *const names[FRAME_TYPE_END] = {
         [FRAME_EAGER] = "EAGER",   [FRAME_ASK] = "ASK",       [FRAME_GRANT] = "GRANT",   [FRAME_DATA] = "DATA",
         [FRAME_REFUSE] = "REFUSE", [FRAME_CREDIT] = "CREDIT", [FRAME_NOTICE] = "NOTICE", [FRAME_BYE] = "BYE",
         [FRAME_REVOKE] = "REVOKE", [FRAME_PATH] = "PATH",     [FRAME_RECEIPT] = "RECEIPT", [FRAME_LOST] = "LOST",
-        [FRAME_LENT] = "LENT",
+        [FRAME_LENT] = "LENT",     [FRAME_NOTE] = "NOTE",
     };
     return type > 0 && type < FRAME_TYPE_END ? names[type] : "?";
 }
@@ -92,6 +91,23 @@ static void read_keys(const uint8_t *header, frame_t *frame)
     if (frame->direct > 2) frame->length = frame->total;
 }
 
+static bool is_zero_from(const uint8_t *header, size_t place)
+{
+    for (; place % 8 != 0; place++)
+        if (header[place] != 0) return false;
+    for (; place < FRAME_HEADER_SIZE; place += 8)
+        if (bytes_get64(header + place) != 0) return false;
+    return true;
+}
+
+static quoit_status_t parse_note(const uint8_t *header, frame_t *frame)
+{
+    if (header[3] > FRAME_NOTE_MOST || !is_zero_from(header, (size_t)NOTE_PLACE + header[3]))
+        return error_set(QUOIT_ERR_PROTOCOL, "frame NOTE with impossible lengths: %u bytes, at most %d, and zeros behind them", header[3], FRAME_NOTE_MOST);
+    *frame = (frame_t){.type = FRAME_NOTE, .total = header[3], .length = header[3], .inside = header + NOTE_PLACE};
+    return QUOIT_OK;
+}
+
 quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eager_limit, uint64_t segment_limit, frame_t *frame)
 {
     if (header[0] != FRAME_MAGIC)
@@ -99,6 +115,7 @@ quoit_status_t frame_parse(const uint8_t header[FRAME_HEADER_SIZE], uint64_t eag
     if (header[1] != FRAME_VERSION)
         return error_set(QUOIT_ERR_PROTOCOL, "frame of version %u, this library speaks %u: the peers run different releases",
                          header[1], FRAME_VERSION);
+    if (header[2] == FRAME_NOTE) return parse_note(header, frame);
     bool loan = header[2] == FRAME_ASK && header[3] == 1; /* told of by `offset` and `length` alone */
     uint8_t keys = header[2] == FRAME_GRANT && header[3] <= FRAME_KEYS ? header[3] : 0, direct = loan ? 1 : keys;
     bool zero = keys > 0 ? ends_in_zeros(header, keys) : bytes_get64(header + 56) == 0;

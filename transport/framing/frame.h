@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-enum { FRAME_HEADER_SIZE = 64, FRAME_MAGIC = 0x51, FRAME_VERSION = 1, FRAME_KEYS = 4 };
+enum { FRAME_HEADER_SIZE = 64, FRAME_MAGIC = 0x51, FRAME_VERSION = 1, FRAME_KEYS = 4, FRAME_NOTE_MOST = 60 /* bytes */ };
 #define FRAME_LENGTH_LIMIT (UINT64_C(1) << 56) /* bytes of a message; keeps sums of lengths from overflowing */
 
 typedef enum frame_type {
@@ -28,6 +28,7 @@ typedef enum frame_type {
     FRAME_RECEIPT,   /* rails: `total` frames came whole through this pipe since the beginning */
     FRAME_LOST,      /* rails: pipe `offset` is given up; `total` frames came whole through it */
     FRAME_LENT,      /* as DATA, but the payload does not follow: it is lent at `key.id` (channel.h, lend_ops_t) */
+    FRAME_NOTE,      /* a datagram of at most FRAME_NOTE_MOST bytes, which lie in the header: `length` of them, at `inside` */
     FRAME_TYPE_END
 } frame_type_t;
 
@@ -42,10 +43,14 @@ typedef struct frame {
     /* GRANT: keys of which each opens the buffer to writes from afar, at `offset`: one for each rail; 0: it is closed to them. ASK: 1 with a loan, see above */
     uint8_t direct;
     uint32_t remote_key[FRAME_KEYS];
+    const uint8_t *inside; /* NOTE: its bytes; of one that was read, in the header that it was read from */
 } frame_t;
 
 /** Bytes of payload that follow the header (the byte that ends DATA not counted). */
-uint64_t frame_payload(const frame_t *frame);
+static inline uint64_t frame_payload(const frame_t *frame)
+{
+    return frame->type == FRAME_EAGER || frame->type == FRAME_NOTICE || frame->type == FRAME_DATA ? frame->length : 0;
+}
 const char *frame_type_name(frame_type_t type);
 void frame_write(const frame_t *frame, uint8_t header[FRAME_HEADER_SIZE]);
 /** ERR_PROTOCOL with a text for anything that is no frame of this version, or larger than the limits. */

@@ -39,6 +39,22 @@ static quoit_status_t find_room(ring_pipe_t *pipe)
     return QUOIT_OK;
 }
 
+static unsigned char *ring_place(void *pointer, size_t length)
+{
+    ring_pipe_t *pipe = pointer;
+    size_t at = (size_t)pipe->out_written & (pipe->out_capacity - 1);
+    if (length > pipe->out_room && find_room(pipe) != QUOIT_OK) return NULL; /* ring_write says what cannot be */
+    return length <= pipe->out_room && length <= pipe->out_capacity - at ? pipe->out->bytes + at : NULL;
+}
+
+static void ring_commit(void *pointer, size_t length)
+{
+    ring_pipe_t *pipe = pointer;
+    pipe->out_written += length;
+    pipe->out_room -= length;
+    atomic_store_explicit(&pipe->out->written, pipe->out_written, memory_order_release);
+}
+
 static quoit_status_t ring_write(void *pointer, const struct iovec *iov, int count, size_t *written)
 {
     ring_pipe_t *pipe = pointer;
@@ -56,11 +72,35 @@ static quoit_status_t ring_write(void *pointer, const struct iovec *iov, int cou
         total += part;
     }
     if (total == 0) return QUOIT_ERR_AGAIN;
-    pipe->out_written += total;
-    pipe->out_room -= total;
-    atomic_store_explicit(&pipe->out->written, pipe->out_written, memory_order_release);
+    ring_commit(pipe, total);
     *written = total;
     return QUOIT_OK;
+}
+
+/* Everything before it has been read. */
+static void publish_read(ring_pipe_t *pipe)
+{
+    if (!pipe->in_narrow) atomic_store_explicit(&pipe->in->read, pipe->in_read, memory_order_release);
+}
+
+static const unsigned char *ring_peek(void *pointer, size_t length)
+{
+    ring_pipe_t *pipe = pointer;
+    size_t at = (size_t)pipe->in_read & (pipe->in_capacity - 1);
+    if (pipe->in_written - pipe->in_read < length) {
+        uint64_t there = atomic_load_explicit(&pipe->in->written, memory_order_acquire);
+        if (there - pipe->in_read < length || there - pipe->in_read > pipe->in_capacity) return NULL; /* ring_read says what cannot be */
+        pipe->in_written = there;
+    }
+    return length <= pipe->in_capacity - at ? pipe->in->bytes + at : NULL;
+}
+
+static bool ring_skip(void *pointer, size_t length)
+{
+    ring_pipe_t *pipe = pointer;
+    pipe->in_read += length;
+    publish_read(pipe);
+    return pipe->in_written != pipe->in_read;
 }
 
 static quoit_status_t ring_read(void *pointer, const struct iovec *iov, int count, size_t *got)
@@ -77,12 +117,13 @@ static quoit_status_t ring_read(void *pointer, const struct iovec *iov, int coun
     }
     if (total == 0) return QUOIT_ERR_AGAIN;
     pipe->in_read += total;
-    if (!pipe->in_narrow) atomic_store_explicit(&pipe->in->read, pipe->in_read, memory_order_release);
+    pipe->in_written = there;
+    publish_read(pipe);
     *got = total;
     return QUOIT_OK;
 }
 
-const pipe_ops_t ring_pipe_ops = {.write = ring_write, .read = ring_read};
+const pipe_ops_t ring_pipe_ops = {.write = ring_write, .read = ring_read, .peek = ring_peek, .skip = ring_skip, .place = ring_place, .commit = ring_commit};
 
 void ring_narrow(ring_memory_t *ring, size_t capacity, size_t room) { atomic_store_explicit(&ring->read, room - (uint64_t)capacity, memory_order_relaxed); }
 
@@ -90,11 +131,6 @@ void ring_widen(ring_pipe_t *pipe)
 {
     pipe->in_narrow = false;
     atomic_store_explicit(&pipe->in->read, pipe->in_read, memory_order_release);
-}
-
-bool ring_readable(const ring_pipe_t *pipe)
-{
-    return atomic_load_explicit(&pipe->in->written, memory_order_acquire) != pipe->in_read;
 }
 
 bool ring_writable(const ring_pipe_t *pipe)

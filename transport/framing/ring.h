@@ -22,6 +22,7 @@ typedef struct ring_pipe {
     ring_memory_t *out, *in;
     size_t out_capacity, in_capacity; /* bytes */
     uint64_t out_written, in_read;    /* this side's own positions */
+    uint64_t in_written;              /* the writer's, when it was last looked at by peek */
     size_t out_room;                  /* bytes that were free when the reader's position was last looked at, less what was written since */
     bool in_narrow;                   /* see ring_narrow */
 } ring_pipe_t;
@@ -36,7 +37,10 @@ static inline size_t ring_bytes(size_t capacity) { return sizeof(ring_memory_t) 
 void ring_narrow(ring_memory_t *ring, size_t capacity, size_t room);
 /** The reader: all of the ring may be written. */
 void ring_widen(ring_pipe_t *pipe);
-bool ring_readable(const ring_pipe_t *pipe);
+static inline bool ring_readable(const ring_pipe_t *pipe)
+{
+    return atomic_load_explicit(&pipe->in->written, memory_order_acquire) != pipe->in_read;
+}
 bool ring_writable(const ring_pipe_t *pipe);
 
 #endif

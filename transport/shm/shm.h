@@ -180,6 +180,8 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint);
 void shm_endpoint_activate(shm_endpoint_t *endpoint); /* the next call of progress moves what there is to move */
 int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved);
 bool shm_endpoint_has_work(const shm_endpoint_t *endpoint);
+/** Bytes are in its ring that it has not been told of. */
+static inline bool shm_endpoint_has_untold(const shm_endpoint_t *endpoint) { return endpoint->pipe.out_written != endpoint->told; }
 void shm_endpoint_ring(shm_endpoint_t *endpoint);
 /** It is of no more use; status QUOIT_OK: the peer's goodbye. The text is this thread's error text otherwise. */
 void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status);

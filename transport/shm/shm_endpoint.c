@@ -193,9 +193,6 @@ static void check_channel(shm_endpoint_t *endpoint)
     }
 }
 
-/* Bytes are in its ring that it has not been told of. */
-static bool has_untold(const shm_endpoint_t *endpoint) { return endpoint->pipe.out_written != endpoint->told; }
-
 static void tell_peer(shm_endpoint_t *endpoint)
 {
     endpoint->told = endpoint->pipe.out_written;
@@ -211,10 +208,12 @@ int shm_endpoint_flush(shm_endpoint_t *endpoint)
     int done = 0;
     bool more = channel_wants_write(endpoint->channel, 0);
     /* Told piece by piece: the peer reads one while the next is written. */
-    for (int turn = 0; turn < SHM_FLUSH_TURNS && (more || has_untold(endpoint)); turn++) {
-        if (more) done += channel_write(endpoint->channel, 0, SHM_LOAN_SIZE);
-        more = channel_wants_write(endpoint->channel, 0);
-        if (!has_untold(endpoint)) break;
+    for (int turn = 0; turn < SHM_FLUSH_TURNS && (more || shm_endpoint_has_untold(endpoint)); turn++) {
+        if (more) {
+            done += channel_write(endpoint->channel, 0, SHM_LOAN_SIZE);
+            more = channel_wants_write(endpoint->channel, 0);
+        }
+        if (!shm_endpoint_has_untold(endpoint)) break;
         tell_peer(endpoint);
     }
     if (more) shm_endpoint_activate(endpoint);
@@ -265,7 +264,7 @@ static int read_ring(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
 bool shm_endpoint_has_work(const shm_endpoint_t *endpoint)
 {
     if (endpoint->state != SHM_OPEN) return false;
-    return ring_readable(&endpoint->pipe) || has_untold(endpoint) ||
+    return ring_readable(&endpoint->pipe) || shm_endpoint_has_untold(endpoint) ||
            (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe) && !starves(endpoint));
 }
 
@@ -274,17 +273,19 @@ int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
     int done = 0;
     *moved = 0;
     if (endpoint->state == SHM_OPEN && ring_readable(&endpoint->pipe)) done += read_ring(endpoint, budget, moved);
-    if (endpoint->state == SHM_OPEN && (has_untold(endpoint) || (channel_wants_write(endpoint->channel, 0) && ring_writable(&endpoint->pipe)))) {
+    bool wants_write = endpoint->state == SHM_OPEN && channel_wants_write(endpoint->channel, 0);
+    if (endpoint->state == SHM_OPEN && (shm_endpoint_has_untold(endpoint) || (wants_write && ring_writable(&endpoint->pipe)))) {
         uint64_t before, sent, received; /* loans count, too */
         channel_count(endpoint->channel, &before, &received);
         done += shm_endpoint_flush(endpoint);
         channel_count(endpoint->channel, &sent, &received);
         *moved += (size_t)(sent - before);
+        wants_write = endpoint->state == SHM_OPEN && channel_wants_write(endpoint->channel, 0);
+    } else {
+        check_channel(endpoint);
     }
-    check_channel(endpoint);
-    if (endpoint->state != SHM_OPEN || (!ring_readable(&endpoint->pipe) && !channel_wants_write(endpoint->channel, 0))) {
-        list_remove(&endpoint->active);
-    }
+    if (endpoint->state != SHM_OPEN || (!wants_write && !ring_readable(&endpoint->pipe))) list_remove(&endpoint->active);
+    else shm_endpoint_activate(endpoint);
     return done;
 }
 

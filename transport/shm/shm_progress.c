@@ -163,8 +163,6 @@ static void collect_mark(shm_transport_t *transport, int slot)
 
 static void collect_mail(shm_transport_t *transport)
 {
-    for (int i = 0; i < transport->follows; i++)
-        if (ring_readable(&transport->followed[i]->pipe)) shm_endpoint_activate(transport->followed[i]);
     const uint64_t *mail = (const uint64_t *)(const void *)transport->header->mail;
     for (int word = 0; word * 8 < transport->slot_limit; word++) {
         if (__atomic_load_n(&mail[word], __ATOMIC_RELAXED) == transport->quiet_mail[word]) continue;
@@ -172,21 +170,36 @@ static void collect_mail(shm_transport_t *transport)
     }
 }
 
-static int move_active(shm_transport_t *transport)
+static int move(shm_endpoint_t *endpoint, size_t *budget)
+{
+    size_t moved, share = *budget < SHM_ENDPOINT_BUDGET ? *budget : SHM_ENDPOINT_BUDGET;
+    int done = shm_endpoint_move(endpoint, share, &moved);
+    *budget -= moved < *budget ? moved : *budget;
+    return done;
+}
+
+/* What came into a ring that is followed is read at once, unless the endpoint has its turn anyway. */
+static int move_followed(shm_transport_t *transport, size_t *budget)
+{
+    int done = 0;
+    for (int i = 0; i < transport->follows; i++) {
+        shm_endpoint_t *endpoint = transport->followed[i];
+        if (!ring_readable(&endpoint->pipe) || !list_is_empty(&endpoint->active)) continue;
+        if (*budget == 0) shm_endpoint_activate(endpoint);
+        else done += move(endpoint, budget);
+    }
+    return done;
+}
+
+static int move_active(shm_transport_t *transport, size_t *budget)
 {
     list_t work, *node;
-    size_t budget = SHM_PROGRESS_BUDGET;
     int done = 0;
-    if (list_is_empty(&transport->active)) return 0;
     list_init(&work);
     while ((node = list_pop(&transport->active))) list_append(&work, node);
     while ((node = list_pop(&work))) {
-        shm_endpoint_t *endpoint = container_of(node, shm_endpoint_t, active);
         list_append(&transport->active, node); /* behind those that have not had their turn; it leaves by itself when all is done */
-        if (budget == 0) continue;
-        size_t moved, share = budget < SHM_ENDPOINT_BUDGET ? budget : SHM_ENDPOINT_BUDGET;
-        done += shm_endpoint_move(endpoint, share, &moved);
-        budget -= moved < budget ? moved : budget;
+        if (*budget > 0) done += move(container_of(node, shm_endpoint_t, active), budget);
     }
     return done;
 }
@@ -194,8 +207,10 @@ static int move_active(shm_transport_t *transport)
 int shm_progress(quoit_transport_t *base)
 {
     shm_transport_t *transport = (shm_transport_t *)base;
+    size_t budget = SHM_PROGRESS_BUDGET;
     collect_mail(transport);
-    int done = move_active(transport);
+    int done = list_is_empty(&transport->active) ? 0 : move_active(transport, &budget);
+    done += move_followed(transport, &budget);
     bool look = transport->due;
     if (++transport->calls % KEEP_CALLS == 0 && !look) look = transport->pending || clock_now() - transport->kept >= KEEP_NS;
     if (look) done += keep(transport, clock_now());
@@ -214,15 +229,24 @@ static void tell_end(shm_transport_t *transport, shm_endpoint_t *endpoint, quoit
                              .text = transport->told_text};
 }
 
+/* It may have more to tell: what is due after the last notice is found out by asking once more. In turn with others. */
+static void come_again(shm_transport_t *transport, shm_endpoint_t *endpoint)
+{
+    bool more = endpoint->state != SHM_OPEN || endpoint->farewell || channel_has_notice(endpoint->channel);
+    if (more && list_is_empty(&endpoint->events)) list_append(&transport->events, &endpoint->events);
+}
+
 /* False: the endpoint has nothing more to tell. */
 static bool tell(shm_transport_t *transport, shm_endpoint_t *endpoint, quoit_event_t *event)
 {
     const void *data;
     size_t length;
-    if (endpoint->channel && channel_next_notice(endpoint->channel, &data, &length)) {
+    bool notice = endpoint->channel && channel_next_notice(endpoint->channel, &data, &length);
+    if (endpoint->state == SHM_OPEN && (shm_endpoint_has_untold(endpoint) || channel_wants_write(endpoint->channel, 0)))
+        shm_endpoint_flush(endpoint); /* credit that the one before gave back */
+    if (notice) {
         *event = (quoit_event_t){
             .type = QUOIT_EVENT_NOTICE, .peer = endpoint->base.peer, .endpoint = &endpoint->base, .data = data, .length = length};
-        shm_endpoint_flush(endpoint); /* credit that the notice gave back */
         return true;
     }
     shm_endpoint_check_goodbye(endpoint);
@@ -247,10 +271,9 @@ bool shm_next_event(quoit_transport_t *base, quoit_event_t *event)
     if (transport->told) transport->due = true; /* it may be over */
     transport->told = NULL;
     while (!list_is_empty(&transport->events)) {
-        list_t *node = list_pop(&transport->events);
-        shm_endpoint_t *endpoint = container_of(node, shm_endpoint_t, events);
+        shm_endpoint_t *endpoint = container_of(list_pop(&transport->events), shm_endpoint_t, events);
         if (!tell(transport, endpoint, event)) continue;
-        if (list_is_empty(node)) list_append(&transport->events, node); /* in turn: it may have more */
+        come_again(transport, endpoint);
         return true;
     }
     return false;
