@@ -163,7 +163,7 @@ TEST_F(Settings, DefaultsInForce)
     EXPECT_EQ(setting_int(SETTING_TCP_SOCKETS), 2);
     EXPECT_EQ(setting_int(SETTING_SPIN_TIME), 100);
     EXPECT_EQ(setting_int(SETTING_ARENA_SIZE), (int64_t)1 << 30);
-    EXPECT_EQ(setting_int(SETTING_HWLOC), 0);
+    EXPECT_EQ(setting_int(SETTING_VERBS_ADAPTIVE_ROUTING), 0);
     EXPECT_STREQ(setting_string(SETTING_ALLREDUCE), "auto");
     EXPECT_STREQ(setting_name(SETTING_TCP_SOCKETS), "QUOIT_TCP_SOCKETS");
 }
@@ -174,7 +174,7 @@ TEST_F(Settings, EnvironmentIsReadOnce)
     give("QUOIT_SPIN_TIME", "40");
     give("QUOIT_TIMEOUT", "1500");
     give("QUOIT_ALLREDUCE", "RING");
-    give("QUOIT_HWLOC", "on");
+    give("QUOIT_VERBS_ADAPTIVE_ROUTING", "on");
     give("QUOIT_TRANSPORT", ""); // counts as unset
     give("QUOIT_HOST_LABEL", "left");
     EXPECT_EQ(setting_int(SETTING_TCP_SOCKETS), 7);
@@ -184,7 +184,7 @@ TEST_F(Settings, EnvironmentIsReadOnce)
     EXPECT_EQ(setting_int(SETTING_TIMEOUT), 1500000);
     EXPECT_EQ(setting_int(SETTING_ALLREDUCE), 3);
     EXPECT_STREQ(setting_string(SETTING_ALLREDUCE), "ring");
-    EXPECT_EQ(setting_int(SETTING_HWLOC), 1);
+    EXPECT_EQ(setting_int(SETTING_VERBS_ADAPTIVE_ROUTING), 1);
     EXPECT_STREQ(setting_string(SETTING_TRANSPORT), "auto");
     EXPECT_STREQ(setting_string(SETTING_HOST_LABEL), "left");
     settings_reset();
