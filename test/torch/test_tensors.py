@@ -190,7 +190,7 @@ def worker_refusals(rank, size):
         (torch.float64, "BXOR"),
         (torch.bool, "AVG"),
         (torch.float8_e4m3fnuz, "SUM"),
-        (torch.complex32, "SUM"),
+        (torch.complex32, "MIN"),
     ]:
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, op)
