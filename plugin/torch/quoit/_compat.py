@@ -3,6 +3,8 @@
 
 - ``torch.distributed.monitored_barrier`` refuses every backend but "gloo" (PyTorch 2.13).
 - ``distributed_c10d._set_pg_timeout`` skips every backend but Gloo and NCCL (PyTorch 2.13).
+- ``distributed_c10d._add_ephemeral_timeout_for_all_pgs``, by which Inductor lets a rank that had its kernels wait for those that compile
+  them, skips every backend but NCCL.
 - ``DistributedDataParallel.register_comm_hook`` refuses ``bf16_compress_hook`` and hooks of ``bf16_compress_wrapper`` where there is
   no NCCL, though they need nothing but an allreduce of bfloat16.
 - The gradient of ``torch.distributed.nn.functional._all_gather_base`` refuses every backend but NCCL and XCCL, though it needs
@@ -36,6 +38,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from quoit import _C
+from quoit._groups import unwrapped
 
 Function = Callable[..., Any]
 
@@ -75,6 +78,17 @@ def _set_pg_timeout(original: Function) -> Function:
         process_group.set_timeout(timeout)
 
     return set_pg_timeout
+
+
+def _add_ephemeral_timeout(original: Function) -> Function:
+    @functools.wraps(original)
+    def add_ephemeral_timeout(timeout: datetime.timedelta) -> None:
+        original(timeout)
+        for group in list(c10d._world.pg_map):
+            if _is_quoit(group):
+                unwrapped(group._get_backend(torch.device("cpu")))._add_ephemeral_timeout(timeout)
+
+    return add_ephemeral_timeout
 
 
 def _check_comm_hook(original: Function) -> Function:
@@ -241,20 +255,11 @@ def _replace(owners: list[Any], name: str, wrap: Callable[[Function], Function],
             setattr(owner, name, staticmethod(wrapped) if static else wrapped)
 
 
-def apply() -> None:
-    """Wrap them, once, unless the user does not want it."""
-    if os.environ.get("TORCH_QUOIT_COMPAT", "1") == "0":
+def _apply_to_sharded_tensors() -> None:
+    try:
+        from torch.distributed._shard.sharded_tensor import api as sharded
+    except ImportError:  # it is deprecated, and may go
         return
-    from torch.distributed._shard.sharded_tensor import api as sharded
-    from torch.distributed.nn import functional
-    from torch.nn.parallel import DistributedDataParallel
-
-    _replace([c10d, dist], "monitored_barrier", _monitored_barrier)
-    _replace([c10d, dist], "_set_pg_timeout", _set_pg_timeout)
-    _replace([c10d, dist], "_coalescing_manager", _coalescing_manager)
-    _replace([DistributedDataParallel], "_check_comm_hook", _check_comm_hook)
-    _replace([DistributedDataParallel], "register_comm_hook", _register_comm_hook)
-    _replace([functional._AllGatherBase], "backward", _all_gather_base_backward, static=True)
     _replace([sharded.ShardedTensor], "_get_preferred_device", _preferred_device)
     _replace([sharded.ShardedTensor], "to", _sharded_to)
     attribute: Any = torch.Tensor.device
@@ -263,3 +268,20 @@ def apply() -> None:
         wrapped = _sharded_device(operations[device])
         setattr(wrapped, "_quoit_wrapped", operations[device])
         operations[device] = wrapped
+
+
+def apply() -> None:
+    """Wrap them, once, unless the user does not want it."""
+    if os.environ.get("TORCH_QUOIT_COMPAT", "1") == "0":
+        return
+    from torch.distributed.nn import functional
+    from torch.nn.parallel import DistributedDataParallel
+
+    _replace([c10d, dist], "monitored_barrier", _monitored_barrier)
+    _replace([c10d, dist], "_set_pg_timeout", _set_pg_timeout)
+    _replace([c10d], "_add_ephemeral_timeout_for_all_pgs", _add_ephemeral_timeout)
+    _replace([c10d, dist], "_coalescing_manager", _coalescing_manager)
+    _replace([DistributedDataParallel], "_check_comm_hook", _check_comm_hook)
+    _replace([DistributedDataParallel], "register_comm_hook", _register_comm_hook)
+    _replace([functional._AllGatherBase], "backward", _all_gather_base_backward, static=True)
+    _apply_to_sharded_tensors()
