@@ -5,6 +5,7 @@
 - ``distributed_c10d._set_pg_timeout`` skips every backend but Gloo and NCCL (PyTorch 2.13).
 - ``distributed_c10d._add_ephemeral_timeout_for_all_pgs``, by which Inductor lets a rank that had its kernels wait for those that compile
   them, skips every backend but NCCL.
+- ``ProcessGroup._get_sequence_number_for_group`` and ``_set_sequence_number_for_group`` are errors for every backend from outside.
 - ``DistributedDataParallel.register_comm_hook`` refuses ``bf16_compress_hook`` and hooks of ``bf16_compress_wrapper`` where there is
   no NCCL, though they need nothing but an allreduce of bfloat16.
 - The gradient of ``torch.distributed.nn.functional._all_gather_base`` refuses every backend but NCCL and XCCL, though it needs
@@ -89,6 +90,16 @@ def _add_ephemeral_timeout(original: Function) -> Function:
                 unwrapped(group._get_backend(torch.device("cpu")))._add_ephemeral_timeout(timeout)
 
     return add_ephemeral_timeout
+
+
+def _sequence_number(original: Function) -> Function:
+    @functools.wraps(original)
+    def sequence_number(self: Any) -> Any:
+        if self not in c10d._world.pg_map or not _is_quoit(self):
+            return original(self)
+        return getattr(self._get_backend(torch.device("cpu")), original.__name__)()
+
+    return sequence_number
 
 
 def _check_comm_hook(original: Function) -> Function:
@@ -280,6 +291,8 @@ def apply() -> None:
     _replace([c10d, dist], "monitored_barrier", _monitored_barrier)
     _replace([c10d, dist], "_set_pg_timeout", _set_pg_timeout)
     _replace([c10d], "_add_ephemeral_timeout_for_all_pgs", _add_ephemeral_timeout)
+    _replace([dist.ProcessGroup], "_get_sequence_number_for_group", _sequence_number)
+    _replace([dist.ProcessGroup], "_set_sequence_number_for_group", _sequence_number)
     _replace([c10d, dist], "_coalescing_manager", _coalescing_manager)
     _replace([DistributedDataParallel], "_check_comm_hook", _check_comm_hook)
     _replace([DistributedDataParallel], "register_comm_hook", _register_comm_hook)
