@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch keeps for built-in backends by name, and quoit's patch opens: quoit/_compat.py."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher import message_of, run
+from launcher import SLOW, message_of, run
 
 
 def gradient(rank, hook):
@@ -58,6 +60,14 @@ def worker_timeouts(rank, size):
     dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=77))
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     assert backend.options.timeout == datetime.timedelta(seconds=77)
+    group = dist.new_group(timeout=datetime.timedelta(seconds=60 * SLOW))
+    dist.barrier(group)
+    if rank == 0:
+        group.set_timeout(datetime.timedelta(milliseconds=200))
+        dist.distributed_c10d._add_ephemeral_timeout_for_all_pgs(datetime.timedelta(seconds=60 * SLOW))
+    else:
+        time.sleep(1)
+    dist.all_reduce(torch.ones(1), group=group)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -122,7 +122,7 @@ def worker_sparse(rank, size):
 
 def worker_complex_zeros(rank, size):
     """A part of a complex sum is -0.0 on one rank alone at most; real sums keep PyTorch's sign."""
-    for dtype in (torch.complex64, torch.complex128):
+    for dtype in (torch.complex32, torch.complex64, torch.complex128):
         for call in ("all_reduce", "reduce", "reduce_scatter_tensor", "native"):
             tensor = torch.full((70, 3), complex(-0.0, -0.0), dtype=dtype)
             result = tensor
@@ -156,6 +156,42 @@ def worker_complex_zeros(rank, size):
     assert (infinite.real == float("inf")).all() and (infinite.imag == 2.0 * size).all()
 
 
+def worker_complex_halves(rank, size):
+    """Complex numbers of halves are added as what they are made of, in every call that adds, and refused by what means nothing for them."""
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))  # PyTorch's dispatcher copies conjugates
+
+    def mine(r):
+        return torch.complex(torch.arange(12.0) + r, torch.arange(12.0) * 0.5 - r).to(torch.complex32).view(3, 4)
+
+    def same(got, expected):
+        return torch.equal(got.resolve_conj().to(torch.complex64), expected)
+
+    whole = sum(mine(r).to(torch.complex64) for r in range(size))
+    rows = torch.cat([mine(rank)] * size)
+    for op, factor in ((dist.ReduceOp.SUM, 1.0), (dist.ReduceOp.AVG, 1 / size), (dist._make_nccl_premul_sum(2.0), 2.0)):
+        expected = (torch.view_as_real(whole) * factor).half().float()
+        expected = torch.view_as_complex(expected)
+        reduced, strided, conjugate = mine(rank), mine(rank).t().contiguous().t(), mine(rank).conj()
+        dist.reduce(reduced, 0, op)
+        assert same(reduced, expected if rank == 0 else mine(rank).to(torch.complex64)), (op, reduced, expected)
+        for tensor, result in ((strided, expected), (conjugate, expected.conj().resolve_conj())):
+            options = dist.AllreduceOptions()
+            options.reduceOp = op
+            backend.allreduce([tensor], options).wait()
+            assert same(tensor, result), (op, tensor, result)
+        single, listed = torch.empty_like(reduced), torch.empty_like(reduced)
+        dist.reduce_scatter_tensor(single, rows, op)
+        dist.reduce_scatter(listed, [mine(rank) for _ in range(size)], op)
+        assert same(single, expected) and same(listed, expected), (op, single, listed, expected)
+    coalesced = torch.empty_like(rows[:3])
+    with dist._coalescing_manager():
+        dist.reduce_scatter_tensor(coalesced, rows)
+    assert same(coalesced, whole), (coalesced, whole)
+    for op in (dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT):
+        text = message_of(lambda: dist.reduce(mine(rank), 0, op), NotImplementedError)
+        assert "ComplexHalf, which has SUM, AVG and PREMUL_SUM only" in text, text
+
+
 def worker_alone(rank, size):
     """What a group of one has beside what the random calls cover: objects, barriers, a future."""
     everything = [None]
@@ -180,7 +216,7 @@ def worker_alone(rank, size):
 
 
 def worker_all(rank, size):
-    for worker in (worker_averages, worker_reduce, worker_sparse, worker_complex_zeros):
+    for worker in (worker_averages, worker_reduce, worker_sparse, worker_complex_zeros, worker_complex_halves):
         worker(rank, size)
     if size > 1:
         worker_expanded(rank, size)

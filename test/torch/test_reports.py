@@ -165,6 +165,7 @@ def join(rank, size, limit):
 
 def worker_same_rank(rank, size):
     """Three processes as ranks 0, 1 and 1: the first of the two learns of the second while it waits (Gloo: "Wait timeout")."""
+    meet("started", rank, size)  # on a busy machine one of them may be forked late
     return message_of(lambda: join(min(rank, 1), 3, 1.5), dist.DistError)
 
 
@@ -397,19 +398,40 @@ def test_sparse_coalesced():
 
 
 def worker_sharded_tensor(rank, size):
-    """gather() of a ShardedTensor of the CPU where there is no CUDA (a backend from outside: "Torch not compiled with CUDA enabled")."""
+    """A ShardedTensor of the CPU where there is no CUDA ("Torch not compiled with CUDA enabled"), on ranks that have no shard, too; as FSDP1
+    saves parameters that have fewer rows than there are ranks. Its module is loaded when the group is there."""
     from torch.distributed._shard import sharded_tensor
-    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+    from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
+    from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
 
-    dist.new_group([0, 1])
-    whole = sharded_tensor.ones(ChunkShardingSpec(dim=0, placements=["rank:0/cpu", "rank:1/cpu"]), 5, 4)
-    out = torch.zeros(5, 4) if rank == 0 else None
-    whole.gather(0, out)
-    assert rank or out.sum().item() == 20, out
+    spec = EnumerableShardingSpec([ShardMetadata([0, 0], [3, 4], "rank:0/cpu"), ShardMetadata([3, 0], [2, 4], "rank:1/cpu")])
+    whole = sharded_tensor.ones(spec, 5, 4)
+    out = torch.zeros(5, 4) if rank == size - 1 else None
+    whole.gather(size - 1, out)
+    assert out is None or out.sum().item() == 20, out
+    assert whole.device == torch.device("cpu") and whole.to("cpu") is whole
+    doubles = whole.to(torch.float64)
+    assert doubles.dtype == torch.float64 and doubles._process_group is whole._process_group
+    if out is not None:
+        out = out.double()
+    doubles.gather(size - 1, out)
+
+    def build(value):
+        norm = torch.nn.LayerNorm(2)
+        torch.nn.init.constant_(norm.weight, value)
+        return FullyShardedDataParallel(norm, device_id=torch.device("cpu"))
+
+    saved, loaded = build(3.0), build(5.0)
+    with FullyShardedDataParallel.state_dict_type(saved, StateDictType.SHARDED_STATE_DICT):
+        state = saved.state_dict()
+    with FullyShardedDataParallel.state_dict_type(loaded, StateDictType.SHARDED_STATE_DICT):
+        loaded.load_state_dict(state)
+    with FullyShardedDataParallel.summon_full_params(loaded):
+        assert loaded.module.weight.tolist() == [3.0, 3.0]
 
 
 def test_sharded_tensor():
-    run(2, worker_sharded_tensor)
+    run(3, worker_sharded_tensor)
 
 
 def worker_no_route(rank, size):

@@ -194,7 +194,7 @@ def worker_refusals(rank, size):
         (torch.float64, "BXOR"),
         (torch.bool, "AVG"),
         (torch.float8_e4m3fnuz, "SUM"),
-        (torch.complex32, "SUM"),
+        (torch.complex32, "MIN"),
     ]:
         why = "tensor has dtype ComplexHalf, which cannot be reduced" if dtype == torch.complex32 else f"not supported: op {op.lower()} on {name_of(dtype)}"
         options = dist.AllreduceOptions()

@@ -4,6 +4,10 @@
 Each rank takes its data from a generator of its own, so that a gradient which is not exchanged shows in the next loss.
 """
 
+import copy
+import functools
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -109,6 +113,64 @@ def worker_hooks(rank, size):
     gloo = dist.new_group(backend="gloo")
     for name, hook in hooks.items():
         compare(name, train(ours(), rank, hook=hook), train(gloo, rank, hook=hook))
+
+
+def worker_hooks_in_order(rank, size):
+    """Hooks of PyTorch that begin collectives in callbacks of futures, with several buckets: ranks that are at different places of the
+    backward pass when a callback runs must begin the same collectives all the same."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step_interleaved
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    halves = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
+
+    def wrapped(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return halves(state, bucket)
+
+    def stagger(model):
+        """Rank 0 has begun all buckets when the first callback runs, rank 1 only the first of them."""
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: time.sleep(0.005 * rank))
+
+    for hook in (powerSGD_hook.powerSGD_hook, functools.partial(powerSGD_hook.powerSGD_hook), wrapped):
+        torch.manual_seed(3)
+        model = nn.Sequential(*[nn.Linear(48, 48) for _ in range(6)])
+        stagger(model)
+        parallel = DistributedDataParallel(model, bucket_cap_mb=0.004)
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=0.5)
+        if isinstance(hook, functools.partial):
+            functools.update_wrapper(hook, hook.func)  # DistributedDataParallel wants a name
+        parallel.register_comm_hook(state, hook)
+        for step in range(6):
+            torch.manual_seed(step * size + rank)
+            parallel(torch.randn(3, 48)).square().sum().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.001 * parameter.grad
+                    parameter.grad = None
+        assert len(state.p_memory_dict) > 3, "fewer buckets than this is about"
+        same_on_all_ranks(model.parameters())
+
+    torch.manual_seed(3)
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(4)])
+    alone = copy.deepcopy(model)
+    stagger(model)
+    parallel = DistributedDataParallel(model, bucket_cap_mb=0.0005, gradient_as_bucket_view=True)
+    optimizer = ZeroRedundancyOptimizer(parallel.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.01)
+    parallel.register_comm_hook(None, hook_with_zero_step_interleaved(default_hooks.allreduce_hook, parallel, optimizer))
+    for step in range(6):
+        data = torch.randn(2 * size, 16, generator=torch.Generator().manual_seed(step))
+        parallel(data[2 * rank : 2 * rank + 2]).square().mean().backward()
+        parallel.zero_grad()
+        if step < 2:
+            continue  # the optimizer learns of the buckets
+        alone(data).square().mean().backward()
+        with torch.no_grad():
+            for parameter in alone.parameters():
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+    for got, expected in zip(model.parameters(), alone.parameters()):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def worker_hook_raises(rank, size):
@@ -274,6 +336,10 @@ def test_two_ranks(worker):
 
 def test_three_ranks():
     run(3, worker_join, limit=90)
+
+
+def test_hooks_in_order():
+    run(2, worker_hooks_in_order)
 
 
 def test_hook_raises():

@@ -80,6 +80,9 @@ def worker_sequence(rank, size):
     elif rank == 1:
         dist.recv(torch.ones(1), 0)
     assert backend._get_sequence_number_for_group() == begin + 4
+    group = dist.distributed_c10d._get_default_group()
+    group._set_sequence_number_for_group()  # PyTorch has no number for a group of a backend from outside
+    assert group._get_sequence_number_for_group() == begin + 4
     everybody = [None] * size
     number = backend._get_sequence_number_for_group()
     dist.all_gather_object(everybody, number)

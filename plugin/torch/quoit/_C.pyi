@@ -67,6 +67,9 @@ def create(backend: Any, options: Optional[Options]) -> ProcessGroupQuoit:
 def shutdown_all() -> None:
     """Shut down all groups of the process, for the interpreter's end."""
 
+def set_futures_done(wanted: bool) -> bool:
+    """Whether futures that this thread asks a Work for are done when it gets them; returns what it was before."""
+
 def library_version() -> str:
     """The version of libquoit that is loaded."""
 

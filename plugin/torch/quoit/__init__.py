@@ -51,7 +51,6 @@ __all__ = ["CompressHook", "Options", "ProcessGroupQuoit", "describe", "history"
 
 def _create(backend_options: Any, pg_options: Optional[Options]) -> ProcessGroupQuoit:
     """What ``torch.distributed`` calls to make a group."""
-    _compat.apply_to_loaded()
     return _C.create(backend_options, pg_options)
 
 

@@ -3,14 +3,21 @@
 
 - ``torch.distributed.monitored_barrier`` refuses every backend but "gloo" (PyTorch 2.13).
 - ``distributed_c10d._set_pg_timeout`` skips every backend but Gloo and NCCL (PyTorch 2.13).
+- ``distributed_c10d._add_ephemeral_timeout_for_all_pgs``, by which Inductor lets a rank that had its kernels wait for those that compile
+  them, skips every backend but NCCL.
+- ``ProcessGroup._get_sequence_number_for_group`` and ``_set_sequence_number_for_group`` are errors for every backend from outside.
 - ``DistributedDataParallel.register_comm_hook`` refuses ``bf16_compress_hook`` and hooks of ``bf16_compress_wrapper`` where there is
   no NCCL, though they need nothing but an allreduce of bfloat16.
 - The gradient of ``torch.distributed.nn.functional._all_gather_base`` refuses every backend but NCCL and XCCL, though it needs
   nothing but a reduce-scatter.
 - ``_coalescing_manager`` that is left by an exception keeps what was collected, and every later ``all_reduce``, ``all_gather_into_tensor``
   or ``reduce_scatter_tensor`` of the group is collected, too, and never done.
-- ``ShardedTensor`` takes each backend but Gloo that is registered for CUDA as one that needs it, and fails where there is none. It is loaded
-  by those who use it alone, so it is wrapped when a group is made after that.
+- ``ShardedTensor`` takes each backend but Gloo that is registered for CUDA as one that needs it, and fails where there is none: in
+  ``gather()``, and in ``device`` and ``to()`` of a rank that has no shard, hence in the sharded state of FSDP1 when a parameter has fewer
+  rows than there are ranks.
+- PowerSGD and ``hook_with_zero_step_interleaved`` begin collectives in callbacks of futures. Callbacks of NCCL's futures run at once, in the
+  order of the buckets; those of a CPU's run when the future is done, on a thread of their own, between whatever collectives the backward pass
+  has begun by then: another order on each rank. Such hooks get futures that are done.
 
 All end in calls that quoit has. They are wrapped: groups of other backends take the original way. Set the variable
 ``TORCH_QUOIT_COMPAT=0`` to leave PyTorch as it is; ``group.monitored_barrier(...)`` and ``group.set_timeout(...)`` of the process
@@ -24,12 +31,15 @@ import datetime
 import functools
 import inspect
 import os
-import sys
+import types
 from typing import Any, Callable, Iterator, Optional
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+
+from quoit import _C
+from quoit._groups import unwrapped
 
 Function = Callable[..., Any]
 
@@ -69,6 +79,27 @@ def _set_pg_timeout(original: Function) -> Function:
         process_group.set_timeout(timeout)
 
     return set_pg_timeout
+
+
+def _add_ephemeral_timeout(original: Function) -> Function:
+    @functools.wraps(original)
+    def add_ephemeral_timeout(timeout: datetime.timedelta) -> None:
+        original(timeout)
+        for group in list(c10d._world.pg_map):
+            if _is_quoit(group):
+                unwrapped(group._get_backend(torch.device("cpu")))._add_ephemeral_timeout(timeout)
+
+    return add_ephemeral_timeout
+
+
+def _sequence_number(original: Function) -> Function:
+    @functools.wraps(original)
+    def sequence_number(self: Any) -> Any:
+        if self not in c10d._world.pg_map or not _is_quoit(self):
+            return original(self)
+        return getattr(self._get_backend(torch.device("cpu")), original.__name__)()
+
+    return sequence_number
 
 
 def _check_comm_hook(original: Function) -> Function:
@@ -123,12 +154,104 @@ def _coalescing_manager(original: Function) -> Function:
     return coalescing_manager
 
 
+def _is_without_cuda(group: Optional[dist.ProcessGroup]) -> bool:
+    """Whether quoit is all that ``group`` has, so that its tensors are on the CPU."""
+    return _is_quoit(group) and all(part.endswith(":quoit") for part in dist.get_backend_config(group).split(","))
+
+
 def _preferred_device(original: Function) -> Function:
     @functools.wraps(original)
     def preferred_device(self: Any) -> torch.device:
-        return torch.device("cpu") if _is_quoit(self._process_group) else original(self)
+        return torch.device("cpu") if _is_without_cuda(self._process_group) else original(self)
 
     return preferred_device
+
+
+class _OnlyName:
+    """In the place of a group whose name alone is asked for: it says that its tensors are on the CPU."""
+
+    def _get_backend_name(self) -> str:
+        return "gloo"
+
+
+def _sharded_to(original: Function) -> Function:
+    @functools.wraps(original)
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        group = self._process_group
+        if self._local_shards or not _is_without_cuda(group):
+            return original(self, *args, **kwargs)
+        if kwargs.get("process_group") is None:
+            kwargs["process_group"] = group
+        self._process_group = _OnlyName()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            self._process_group = group
+
+    return to
+
+
+def _sharded_device(original: Function) -> Function:
+    @functools.wraps(original)
+    def device(types: Any, args: Any, kwargs: Any, process_group: Any) -> Any:
+        return original(types, args, kwargs, _OnlyName() if _is_without_cuda(process_group) else process_group)
+
+    return device
+
+
+def _called_by(hook: types.FunctionType) -> list[Any]:
+    """What a function may call: what it has enclosed and, if it is not PyTorch's own, the global names in it, also those of modules."""
+    called = []
+    for cell in hook.__closure__ or ():
+        with contextlib.suppress(ValueError):  # nothing is in it yet
+            called.append(cell.cell_contents)
+    if not (hook.__module__ or "").startswith("torch."):
+        names = hook.__code__.co_names
+        values = [hook.__globals__.get(name) for name in names]
+        called += values
+        called += [getattr(module, name, None) for module in values if isinstance(module, types.ModuleType) for name in names]
+    return called
+
+
+def _begins_in_callbacks(hook: Any) -> bool:
+    """Whether ``hook`` is, or calls, one of PyTorch's hooks that begin collectives in callbacks: it may be wrapped in other functions."""
+    seen: set[int] = set()
+    waiting = [hook]
+    while waiting:
+        entry = waiting.pop()
+        if id(entry) in seen:
+            continue
+        seen.add(id(entry))
+        if isinstance(entry, functools.partial):
+            waiting += [entry.func, *entry.args, *entry.keywords.values()]
+        elif isinstance(entry, types.MethodType):
+            waiting.append(entry.__func__)
+        elif isinstance(entry, types.FunctionType):
+            place, name = entry.__module__ or "", entry.__qualname__
+            if place.endswith("ddp_comm_hooks.powerSGD_hook") or (place.endswith("ddp_comm_hooks.ddp_zero_hook") and "interleaved" in name):
+                return True
+            waiting += _called_by(entry)
+    return False
+
+
+def _register_comm_hook(original: Function) -> Function:
+    @functools.wraps(original)
+    def register_comm_hook(self: Any, state: object, hook: Any) -> None:
+        if not _is_quoit(self.process_group) or not _begins_in_callbacks(hook):
+            original(self, state, hook)
+            return
+
+        @functools.wraps(hook)
+        def in_order(state: Any, bucket: Any) -> Any:
+            before = _C.set_futures_done(True)
+            try:
+                return hook(state, bucket)
+            finally:
+                _C.set_futures_done(before)
+
+        original(self, state, in_order)
+
+    return register_comm_hook
 
 
 def _replace(owners: list[Any], name: str, wrap: Callable[[Function], Function], static: bool = False) -> None:
@@ -143,26 +266,35 @@ def _replace(owners: list[Any], name: str, wrap: Callable[[Function], Function],
             setattr(owner, name, staticmethod(wrapped) if static else wrapped)
 
 
-def _is_wanted() -> bool:
-    return os.environ.get("TORCH_QUOIT_COMPAT", "1") != "0"
-
-
-def apply_to_loaded() -> None:
-    """Wrap what not every program loads, where it is loaded by now."""
-    sharded = sys.modules.get("torch.distributed._shard.sharded_tensor.api")
-    if sharded is not None and _is_wanted():
-        _replace([sharded.ShardedTensor], "_get_preferred_device", _preferred_device)
+def _apply_to_sharded_tensors() -> None:
+    try:
+        from torch.distributed._shard.sharded_tensor import api as sharded
+    except ImportError:  # it is deprecated, and may go
+        return
+    _replace([sharded.ShardedTensor], "_get_preferred_device", _preferred_device)
+    _replace([sharded.ShardedTensor], "to", _sharded_to)
+    attribute: Any = torch.Tensor.device
+    operations, device = getattr(sharded, "_SHARDED_OPS", {}), attribute.__get__
+    if device in operations and not hasattr(operations[device], "_quoit_wrapped"):
+        wrapped = _sharded_device(operations[device])
+        setattr(wrapped, "_quoit_wrapped", operations[device])
+        operations[device] = wrapped
 
 
 def apply() -> None:
     """Wrap them, once, unless the user does not want it."""
-    if not _is_wanted():
+    if os.environ.get("TORCH_QUOIT_COMPAT", "1") == "0":
         return
     from torch.distributed.nn import functional
     from torch.nn.parallel import DistributedDataParallel
 
     _replace([c10d, dist], "monitored_barrier", _monitored_barrier)
     _replace([c10d, dist], "_set_pg_timeout", _set_pg_timeout)
+    _replace([c10d], "_add_ephemeral_timeout_for_all_pgs", _add_ephemeral_timeout)
+    _replace([dist.ProcessGroup], "_get_sequence_number_for_group", _sequence_number)
+    _replace([dist.ProcessGroup], "_set_sequence_number_for_group", _sequence_number)
     _replace([c10d, dist], "_coalescing_manager", _coalescing_manager)
     _replace([DistributedDataParallel], "_check_comm_hook", _check_comm_hook)
+    _replace([DistributedDataParallel], "register_comm_hook", _register_comm_hook)
     _replace([functional._AllGatherBase], "backward", _all_gather_base_backward, static=True)
+    _apply_to_sharded_tensors()

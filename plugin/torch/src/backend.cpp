@@ -440,7 +440,7 @@ std::string ProcessGroupQuoit::lastError()
     char text[4096] = "";
     if (use && quoit_comm_error(use.comm(), text, sizeof text) == QUOIT_OK)
         return "";
-    return use ? as_utf8(text) : "the process group was destroyed";
+    return use ? for_python(text) : "the process group was destroyed";
 }
 
 c10d::ErrorType ProcessGroupQuoit::getError()

@@ -114,10 +114,10 @@ at::Tensor apart_from_parts(const Launch &launch, const at::Tensor &input, const
 void issue_allreduce(Launch &launch, const Place &place, const at::Tensor &tensor, quoit_op_t op)
 {
     check_tensor(place, tensor);
-    const quoit_dtype_t dtype = element_to_reduce(place, tensor);
+    const Element element = element_to_reduce(place, tensor, op);
     void *data = launch.output(place, tensor, Content::kUpdated);
     launch.issue([&](auto comm, auto call, auto request) {
-        return quoit_allreduce(comm, data, data, tensor.numel(), dtype, op, call, request);
+        return quoit_allreduce(comm, data, data, tensor.numel() * element.scale, element.dtype, op, call, request);
     });
     launch.sum_goes_to(tensor, op);
     launch.results.push_back(tensor);
@@ -149,11 +149,11 @@ void issue_reduce_scatter(Launch &launch, int64_t index, const at::Tensor &outpu
     check_tensor(to, output);
     check_dtype(to, output, input.scalar_type());
     check_count(from, input, output.numel() * launch.size());
-    const quoit_dtype_t dtype = element_to_reduce(from, input);
+    const Element element = element_to_reduce(from, input, op);
     const void *send = launch.input(apart_from(input, output));
     void *recv = launch.output(to, output);
     launch.issue([&](auto comm, auto call, auto request) {
-        return quoit_reduce_scatter(comm, send, recv, output.numel(), dtype, op, call, request);
+        return quoit_reduce_scatter(comm, send, recv, output.numel() * element.scale, element.dtype, op, call, request);
     });
     launch.sum_goes_to(output, op);
     launch.results.push_back(output);
@@ -187,11 +187,11 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::reduce(Tensors &tensors, const c10
     check_tensor(place, tensor);
     const int root = launch.root(opts.rootRank, opts.rootTensor);
     const quoit_op_t op = launch.reduction(opts.reduceOp);
-    const quoit_dtype_t dtype = element_to_reduce(place, tensor);
+    const Element element = element_to_reduce(place, tensor, op);
     void *recv = root == rank_ ? launch.output(place, tensor, Content::kUpdated) : nullptr;
     const void *send = root == rank_ ? recv : launch.input(tensor);
     launch.issue([&](auto comm, auto call, auto request) {
-        return quoit_reduce(comm, send, recv, tensor.numel(), dtype, op, root, call, request);
+        return quoit_reduce(comm, send, recv, tensor.numel() * element.scale, element.dtype, op, root, call, request);
     });
     if (root == rank_)
         launch.sum_goes_to(tensor, op);
@@ -323,12 +323,12 @@ ProcessGroupQuoit::WorkPtr ProcessGroupQuoit::reduce_scatter(Tensors &outputs, T
     const Place place = {launch.name(), "output"};
     check_tensor(place, output);
     const quoit_op_t op = launch.reduction(opts.reduceOp);
-    const quoit_dtype_t dtype = element_to_reduce(place, output);
-    const Parts parts = input_parts(launch, inputs[0], output.scalar_type(), 1, output);
+    const Element element = element_to_reduce(place, output, op);
+    const Parts parts = input_parts(launch, inputs[0], output.scalar_type(), element.scale, output);
     check_count({launch.name(), "input", rank_}, inputs[0][rank_], output.numel());
     void *recv = launch.output(place, output);
     launch.issue([&](auto comm, auto call, auto request) {
-        return quoit_reduce_scatterv(comm, parts.data(), recv, dtype, op, call, request);
+        return quoit_reduce_scatterv(comm, parts.data(), recv, element.dtype, op, call, request);
     });
     launch.sum_goes_to(output, op);
     launch.results = outputs;

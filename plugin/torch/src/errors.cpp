@@ -17,6 +17,14 @@ std::exception_ptr error_of(std::string text)
     return std::make_exception_ptr(Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, std::move(text)));
 }
 
+std::string with_names_of_package(std::string text)
+{
+    static const std::string ours = "quoit_comm_shrink", theirs = "quoit.shrink";
+    for (size_t at = 0; (at = text.find(ours, at)) != std::string::npos;)
+        text.replace(at, ours.size(), theirs);
+    return text;
+}
+
 /** Length of the UTF-8 sequence that begins at text[at]; 0 when there is none. */
 size_t sequence_length(const std::string &text, size_t at)
 {
@@ -34,8 +42,9 @@ size_t sequence_length(const std::string &text, size_t at)
 
 } // namespace
 
-std::string as_utf8(std::string text)
+std::string for_python(std::string text)
 {
+    text = with_names_of_package(std::move(text));
     std::string result;
     size_t done = 0;
     for (size_t at = 0; at < text.size();) {
@@ -56,7 +65,7 @@ std::exception_ptr make_error(quoit_status_t status, const std::string &operatio
     if (status == QUOIT_ERR_TIMEOUT && text.find(" Timed out ") == std::string::npos)
         message += "Timed out waiting: ";
     message += text.empty() ? quoit_status_text(status) : text;
-    message = as_utf8(std::move(message));
+    message = for_python(std::move(message));
 
     switch (status) {
     case QUOIT_ERR_INVALID:
@@ -91,7 +100,7 @@ std::string take_text(char *text)
 {
     std::string result = text;
     std::free(text);
-    return as_utf8(std::move(result));
+    return for_python(std::move(result));
 }
 
 } // namespace quoit_torch

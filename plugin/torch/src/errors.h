@@ -29,8 +29,11 @@ std::exception_ptr make_error(quoit_status_t status, const std::string &operatio
 /** Throws when this thread's newest call of the library has failed. */
 void check_call(quoit_status_t status, const std::string &operation, Stage stage = Stage::kOperation);
 
-/** The text with "?" for each byte that is no UTF-8, as in a host's name, or where a text was cut short: Python takes nothing else. */
-std::string as_utf8(std::string text);
+/**
+ * The library's text as Python may see it: "?" for each byte that is no UTF-8, as in a host's name, or where a text was cut short, and
+ * the package's name of a call that the library advises.
+ */
+std::string for_python(std::string text);
 
 /** A text that the library has allocated; it is freed. */
 std::string take_text(char *text);

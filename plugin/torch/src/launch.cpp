@@ -6,8 +6,10 @@
 
 #include <algorithm>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/item.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
@@ -84,9 +86,14 @@ quoit_op_t Launch::reduction(const c10d::ReduceOp &op)
 
 void Launch::sum_goes_to(const at::Tensor &tensor, quoit_op_t op)
 {
-    const bool is_sum = op == QUOIT_SUM || op == QUOIT_AVG || op == QUOIT_PREMUL_SUM;
-    if (is_sum && size() > 1 && tensor.is_floating_point() && tensor.is_view() && tensor._base().is_complex())
+    if (!is_sum(op) || size() == 1)
+        return;
+    if (tensor.is_floating_point() && tensor.is_view() && tensor._base().is_complex())
         flight.complex_sums.push_back(tensor);
+    if (tensor.scalar_type() == at::kComplexHalf) {
+        at::AutoDispatchBelowADInplaceOrView guard;
+        flight.complex_sums.push_back(at::view_as_real(tensor.is_conj() ? tensor.conj() : tensor));
+    }
 }
 
 int Launch::root(int64_t rank, int64_t tensor) const

@@ -201,6 +201,7 @@ PYBIND11_MODULE(_C, module)
     bind_backend(module, backend);
     module.def("create", create, py::arg("backend"), py::arg("options"));
     module.def("shutdown_all", shutdown_all);
+    module.def("set_futures_done", set_futures_done, py::arg("wanted"));
     module.def("library_version", [] { return std::string(quoit_version()); });
     module.def("settings", settings);
     module.def("process_history", process_history, py::arg("pid"), py::arg("json") = false);

@@ -159,12 +159,16 @@ Element element_to_move(const Place &, const at::Tensor &tensor)
     return {QUOIT_U8, static_cast<size_t>(tensor.element_size())};
 }
 
-quoit_dtype_t element_to_reduce(const Place &place, const at::Tensor &tensor)
+Element element_to_reduce(const Place &place, const at::Tensor &tensor, quoit_op_t op)
 {
+    if (tensor.scalar_type() == at::kComplexHalf) {
+        TORCH_CHECK_NOT_IMPLEMENTED(is_sum(op), "quoit: ", place.text(), " has dtype ", tensor.scalar_type(), ", which has SUM, AVG and PREMUL_SUM only");
+        return {QUOIT_F16, 2};
+    }
     const std::optional<quoit_dtype_t> dtype = dtype_of(tensor.scalar_type());
     TORCH_CHECK_NOT_IMPLEMENTED(dtype.has_value(), "quoit: ", place.text(), " has dtype ", tensor.scalar_type(),
                                 ", which cannot be reduced");
-    return *dtype;
+    return {*dtype, 1};
 }
 
 const void *input_memory(Flight &flight, const at::Tensor &tensor)

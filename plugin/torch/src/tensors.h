@@ -19,7 +19,7 @@
 
 namespace quoit_torch {
 
-/** How elements cross: types that the library cannot reduce but torch has are moved as `scale` bytes each. */
+/** How elements cross: types that torch has but the library has not are moved as `scale` bytes each. */
 struct Element {
     quoit_dtype_t dtype;
     size_t scale;
@@ -42,7 +42,14 @@ void check_dtype(const Place &place, const at::Tensor &tensor, at::ScalarType ex
 void check_list(const char *operation, const char *role, size_t length, size_t expected);
 
 Element element_to_move(const Place &place, const at::Tensor &tensor);
-quoit_dtype_t element_to_reduce(const Place &place, const at::Tensor &tensor);
+/** Complex numbers of halves, which the library has not, are added as two of them. */
+Element element_to_reduce(const Place &place, const at::Tensor &tensor, quoit_op_t op);
+
+/** SUM and what is made of it: the operations that take the parts of a complex number by themselves. */
+inline bool is_sum(quoit_op_t op)
+{
+    return op == QUOIT_SUM || op == QUOIT_AVG || op == QUOIT_PREMUL_SUM;
+}
 
 /** Memory with the tensor's elements; `flight` keeps it alive. */
 const void *input_memory(Flight &flight, const at::Tensor &tensor);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include <ATen/core/jit_type.h>
 #include <c10/util/Exception.h>
@@ -15,8 +16,18 @@
 #include "watcher.h"
 
 namespace quoit_torch {
+namespace {
+
+thread_local bool futures_are_done = false; /* of this thread: getFuture() waits for the end */
+
+} // namespace
 
 using std::chrono::milliseconds;
+
+bool set_futures_done(bool wanted)
+{
+    return std::exchange(futures_are_done, wanted);
+}
 
 QuoitWork::QuoitWork(int rank, const Operation &operation, uint64_t sequence, std::optional<std::vector<at::Tensor>> inputs,
                      std::vector<at::Tensor> results, Flight &&flight)
@@ -250,13 +261,15 @@ c10::intrusive_ptr<QuoitWork::Future> QuoitWork::getFuture()
         }
         future = future_;
     }
-    if (is_new) {
+    if (is_new || futures_are_done) {
         WithoutGil nogil;
         if (poke(0))
             mark_future();
-        else if (!Watcher::get().watch(c10::intrusive_ptr<QuoitWork>::reclaim_copy(this)))
+        else if (futures_are_done || !Watcher::get().watch(c10::intrusive_ptr<QuoitWork>::reclaim_copy(this)))
             while (!poke(50))
                 check_signals();
+        if (futures_are_done)
+            future->wait(); /* another thread may have ended it, and mark it now */
     }
     return future;
 }

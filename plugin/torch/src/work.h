@@ -106,4 +106,10 @@ private:
     bool future_marked_ = false;
 };
 
+/**
+ * Whether the futures that the calling thread asks for are done when it gets them, so that what it hangs on them runs at once, on itself, as
+ * it does on NCCL's. Returns what it was before.
+ */
+bool set_futures_done(bool wanted);
+
 } // namespace quoit_torch
