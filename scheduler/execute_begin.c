@@ -108,6 +108,7 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
     execution->quiet = execution->plan->small ? 0 : quiet_of(execution->slots);
     execution->tiny = execution->plan->small && execution->plan->places == 1 && execution->binding.chunks == 1 && !plan_is_wired(execution->plan) &&
                       operation->description.count * operation->width <= WINDOW_TINY;
+    execution->depth = (size_t)execution->plan->depth;
     execution->next = execution->oldest = 0;
     /* What is only moved is, up to twice that size, still in the cache for whoever moves it on (measured: docs/performance.md). */
     execution->streams = execution->binding.chunks * plan_slot_bytes(&execution->binding) >= comm->engine->stream_bytes * (operation->reduces ? 1 : 2);
