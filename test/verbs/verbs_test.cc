@@ -336,6 +336,46 @@ TEST_F(Verbs, EndsOfMessagesAreSentApartForAdaptiveRouting)
     EXPECT_EQ(relaxed[1], 0u);
 }
 
+TEST_F(Verbs, QueuePairsAreAsTheSettingsSay)
+{
+    const std::map<std::string, std::pair<const char *, unsigned>> settings = {{"VERBS_PKEY_INDEX", {"pkey_index", 3}}, {"VERBS_SERVICE_LEVEL", {"service_level", 5}},
+                                                                               {"VERBS_TRAFFIC_CLASS", {"traffic_class", 106}}, {"VERBS_TIMEOUT", {"timeout", 20}},
+                                                                               {"VERBS_RETRY_COUNT", {"retry_count", 4}}};
+    for (const auto &[name, value] : settings) overrides()[name] = std::to_string(value.second);
+    {
+        Pair pair;
+        ASSERT_EQ(pair.failure, "");
+        for (const auto &[name, value] : settings) EXPECT_EQ(fake().count(value.first), value.second) << name;
+        bool well = false;
+        EXPECT_EQ(exchange(pair, 1, &well), "");
+        EXPECT_TRUE(well);
+    }
+    overrides().clear();
+}
+
+/* Small messages need no registered memory, and few work requests a completion. */
+TEST_F(Verbs, SmallMessagesAreInlineAndFewSendsAskForACompletion)
+{
+    const uint64_t messages = 400;
+    Pair pair;
+    ASSERT_EQ(pair.failure, "");
+    unsigned long posted = fake().count("post_send"), inlined = fake().count("inlined"), signalled = fake().count("signalled"), registered = fake().count("reg_mr");
+    for (uint64_t i = 0; i < messages; i++) {
+        char sent[8] = "message", got[8] = "";
+        quoit_transfer_t send{}, recv{};
+        ASSERT_EQ(pair.ops->recv(pair.side[1].endpoint, {1, i}, got, sizeof got, &recv), QUOIT_OK);
+        ASSERT_EQ(pair.ops->send(pair.side[0].endpoint, {1, i}, sent, sizeof sent, &send), QUOIT_OK);
+        ASSERT_TRUE(pair.wait([&] { return send.status == QUOIT_OK && recv.status == QUOIT_OK; }));
+        ASSERT_STREQ(got, sent);
+    }
+    posted = fake().count("post_send") - posted;
+    EXPECT_GE(posted, messages);
+    EXPECT_GE(fake().count("inlined") - inlined, messages);
+    EXPECT_LE((fake().count("signalled") - signalled) * 4, posted);
+    EXPECT_GE(fake().count("signalled") - signalled, posted / 32) << "the queue would fill up";
+    EXPECT_EQ(fake().count("reg_mr"), registered);
+}
+
 /* An older kernel keeps what is registered from children of fork: so nothing of the caller's stays registered there. */
 TEST_F(Verbs, OlderKernelsKeepNoRegistrations)
 {
