@@ -33,7 +33,7 @@ static void disseminate(builder_t *builder, const circle_t *circle)
 
 void barrier_hosts_write(builder_t *builder)
 {
-    circle_t circle = circle_of_speakers(builder, 0);
+    circle_t circle = circle_of_speakers(builder, builder_first(builder));
     bool shared = builder->members > 1;
     if (builder->me != 0) {
         builder_signal(builder, 0);
@@ -48,6 +48,6 @@ void barrier_hosts_write(builder_t *builder)
 
 void barrier_direct_write(builder_t *builder)
 {
-    circle_t circle = circle_of_all(builder, 0);
+    circle_t circle = circle_of_all(builder, builder_first(builder));
     disseminate(builder, &circle);
 }

@@ -108,7 +108,7 @@ plan_operand_t builder_own_source(const builder_t *builder, plan_operand_t slot,
 /**
  * The ranks that talk over edges, in the order in which a ring or chain passes them: either one speaker a host (the root for its
  * own host, else the leader), hosts ascending from the root's; or all ranks, the root's host first and from the root on, so that a
- * chain crosses each network interface once. With root 0 these are the leaders, and topology->order.
+ * chain crosses each network interface once. With builder_first for a root these are the leaders, and topology->order.
  */
 typedef struct circle {
     const topology_t *topology;
@@ -117,6 +117,8 @@ typedef struct circle {
     int index; /* of this rank; meaningless for a rank that does not speak for its host */
 } circle_t;
 
+/** The leader of the first host: where circles begin that have no root. */
+static inline int builder_first(const builder_t *builder) { return topology_leader(builder->topology, 0); }
 circle_t circle_of_speakers(const builder_t *builder, int root);
 circle_t circle_of_all(const builder_t *builder, int root);
 /** Rank at `index`; any integer, counted round the circle. */
