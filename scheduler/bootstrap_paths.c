@@ -78,12 +78,20 @@ static quoit_status_t choose_neighbours(const job_t *job, bool **result)
         free(leader);
         return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: neighbours among %d ranks", job->size);
     }
-    for (int rank = 0; rank < job->size; rank++) {
-        if (job->size <= FEW_RANKS) wanted[rank] = true;
-        if (job->host[rank] != rank) continue;
-        if (rank == job->rank) own = hosts;
-        leader[hosts++] = rank;
+    topology_t *topology = NULL;
+    quoit_status_t status = job_topology(job, NULL, job->size, &topology);
+    if (status != QUOIT_OK) {
+        free(wanted);
+        free(leader);
+        return status;
     }
+    for (int rank = 0; rank < job->size && job->size <= FEW_RANKS; rank++) wanted[rank] = true;
+    for (int host = 0; host < topology->hosts; host++) {
+        leader[hosts] = topology_leader(topology, host);
+        if (leader[hosts] == job->rank) own = hosts;
+        hosts++;
+    }
+    topology_destroy(topology);
     mark_ring(wanted, NULL, job->size, job->rank);
     if (own >= 0) mark_ring(wanted, leader, hosts, own);
     free(leader);

@@ -291,8 +291,6 @@ quoit_status_t quoit_barrier(quoit_comm_t *comm, const quoit_call_t *call, quoit
     quoit_status_t status = begin(&issue, comm, "barrier", QUOIT_U8, call, request);
     if (status != QUOIT_OK) return status;
     issue.operation->description.op = QUOIT_BOR; /* of nothing */
-    if (call && call->device != QUOIT_DEVICE_HOST)
-        return drop(&issue, error_set(QUOIT_ERR_UNSUPPORTED, "not supported: barrier on a device's stream; synchronise the stream, then use the host"));
     return finish(&issue, COLLECTIVE_BARRIER, -1, 0, 0);
 }
 

@@ -34,16 +34,6 @@ static void free_comm(quoit_comm_t *comm)
     free(comm);
 }
 
-static quoit_status_t make_topology(quoit_comm_t *comm)
-{
-    int *host = malloc((size_t)comm->size * sizeof *host);
-    if (!host) return error_set(QUOIT_ERR_NO_MEMORY, "a communicator of %d ranks", comm->size);
-    for (int rank = 0; rank < comm->size; rank++) host[rank] = comm->job->host[comm->job_rank[rank]];
-    quoit_status_t status = topology_create(comm->size, host, &comm->topology);
-    free(host);
-    return status;
-}
-
 /* The window, when somebody else of this communicator is on this host. */
 static quoit_status_t make_window(quoit_comm_t *comm)
 {
@@ -85,7 +75,7 @@ quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int
         goto free_comm;
     }
     for (int i = 0; i < size; i++) comm->job_rank[i] = ranks ? ranks[i] : i;
-    status = make_topology(comm);
+    status = job_topology(comm->job, comm->job_rank, comm->size, &comm->topology);
     if (status == QUOIT_OK) status = history_create(comm);
     if (status == QUOIT_OK) trace_begin_wanted(comm->engine, job->rank);
     if (status == QUOIT_OK) status = make_window(comm);

@@ -399,7 +399,7 @@ static inline chunk_run_t *run_of(execution_t *execution, size_t chunk) { return
 
 static inline __attribute__((always_inline)) void start_chunks(execution_t *execution)
 {
-    while (execution->next < execution->binding.chunks && execution->next - execution->oldest < (size_t)execution->plan->depth) {
+    while (execution->next < execution->binding.chunks && execution->next - execution->oldest < execution->depth) {
         chunk_run_t *run = run_of(execution, execution->next);
         *run = (chunk_run_t){.chunk = execution->next, .phase = execution->row ? CHUNK_STAGE_IN : CHUNK_STEPS};
         if (execution->plan->steps == 0) run->phase = execution->row ? CHUNK_STAGE_IN : CHUNK_DONE;

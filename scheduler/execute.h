@@ -7,6 +7,7 @@
 #include "scheduler/window.h"
 
 enum { EXECUTE_MAX_DEPTH = 16 };
+#define EXECUTE_NOT_STAGED SIZE_MAX
 
 /** Where a chunk stands. Device buffers: copied to the host before step 0 and back after the last step. */
 typedef enum chunk_phase { CHUNK_STAGE_IN, CHUNK_STAGE_IN_WAIT, CHUNK_STEPS, CHUNK_STAGE_OUT, CHUNK_STAGE_OUT_WAIT, CHUNK_DONE } chunk_phase_t;
@@ -31,6 +32,16 @@ typedef struct execute_transfer {
     struct stage *stage; /* owned: the transfer stopped, and goes through host memory; NULL: it does not */
 } execute_transfer_t;
 
+/** Host memory of a device's row through which the blocks of SEND, or of RECV, go: the caller's are on the device. */
+typedef struct execute_staging {
+    uint8_t *memory;      /* owned; [execution.depth][stride] */
+    size_t capacity;
+    size_t stride;        /* bytes of a chunk: its pieces of all blocks that the plan touches, one behind the other */
+    size_t *place;        /* owned; [blocks], uniform: [1]. Where in a chunk's bytes the piece of a block is; EXECUTE_NOT_STAGED */
+    size_t place_capacity;
+    bool copied;          /* SEND: to here before the steps; RECV: from here after them */
+} execute_staging_t;
+
 typedef struct execution {
     operation_t *operation; /* NULL: nothing runs */
     plan_t *plan;
@@ -38,6 +49,7 @@ typedef struct execution {
     const plan_t *bound;    /* the plan that the binding, and what follows from it, was made for; NULL: none that can be used again */
     uint64_t count;         /* elements that were called for then */
     uint64_t base;          /* ticket before chunk 0 */
+    size_t depth;           /* chunks in flight at most: the plan's, or fewer where a device's staging would grow too large */
     size_t next, oldest;    /* chunks: next to start, oldest in flight */
     chunk_run_t run[EXECUTE_MAX_DEPTH];
     bool layout_kept;       /* the large slots are used as by the operation before */
@@ -55,20 +67,18 @@ typedef struct execution {
     size_t scratch_capacity;
     const void **source;    /* [members] for reductions over the window */
     int source_capacity;
-    /* device: staging buffers, host memory of the row */
+    /* device */
     const device_row_t *row;      /* of the operation that runs; NULL: host buffers */
     const device_row_t *row_idle; /* whose stream, staging buffers and events are kept here */
     bool user_is_ready;           /* the user's stream has come to the operation */
-    bool reads_send, writes_recv; /* does the plan touch the caller's buffers? */
     void *stream;
     reach_t reach;                /* the buffer, where the operation's transport reaches it: large chunks are direct */
-    uint8_t *stage_send, *stage_recv;
-    size_t stage_capacity;
+    execute_staging_t send, recv;
     device_event_t *event[EXECUTE_MAX_DEPTH];
 } execution_t;
 
-/** A chunk in flight has this place in whatever there are plan->depth of: runs, scratch, staging, events. */
-static inline size_t execution_place_of(const execution_t *execution, size_t chunk) { return chunk % (size_t)execution->plan->depth; }
+/** A chunk in flight has this place in whatever there are `depth` of: runs, scratch, staging, events. */
+static inline size_t execution_place_of(const execution_t *execution, size_t chunk) { return chunk % execution->depth; }
 /** The transfers of a chunk in flight: room for plan->transfers, of which those of its run are started. */
 static inline execute_transfer_t *execution_transfers_of(const execution_t *execution, size_t chunk)
 {

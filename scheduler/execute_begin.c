@@ -131,6 +131,7 @@ quoit_status_t execute_begin(quoit_comm_t *comm, operation_t *operation)
     quoit_status_t status = comm_plan(comm, &request, &execution->plan);
     if (status != QUOIT_OK) return status;
     execution->operation = operation;
+    execution->depth = (size_t)execution->plan->depth;
     execution->next = execution->oldest = 0;
     execution->shares = execution->reads_inputs = false;
     if (is_like_before(execution, operation)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device buffers: chunk c of the caller's buffer is staged at (c mod depth) * slot_stride of two host buffers, one for SEND and one
- * for RECV. Copies run on a stream of ours; operation_device.c joins the user's stream to it.
+ * Device buffers: when a chunk is copied to the host memory of execute_staging.c, and from it. Copies run on a stream of ours; operation_device.c joins
+ * the user's stream to it.
  *
  * Direct chunks: a broadcast's plan on a rank that shares no window only passes one buffer on. Where the transport of all its peers reaches
  * that buffer, chunks above the eager limit are sent from and received into it. Each rank decides for itself; what cannot go on without a
@@ -10,26 +10,14 @@
 #include "scheduler/execute_device.h"
 
 #include "scheduler/comm.h"
-#include "scheduler/memory.h"
+#include "scheduler/execute_staging.h"
 #include "scheduler/stage.h"
 
 #include <unistd.h>
 
-/* Does the plan touch a space as a source, or as a destination? */
-static bool plan_uses(const plan_t *plan, plan_space_t space, bool writes)
-{
-    for (int i = 0; i < plan->steps; i++) {
-        const plan_step_t *step = &plan->step[i];
-        if (writes ? step->destination.space == space || step->second.space == space
-                   : step->source.space == space || step->source2.space == space)
-            return true;
-    }
-    return false;
-}
-
 static quoit_status_t make_events(execution_t *execution)
 {
-    for (int i = 0; i < execution->plan->depth; i++) {
+    for (size_t i = 0; i < execution->depth; i++) {
         if (execution->event[i]) continue;
         quoit_status_t status = execution->row->event_create(&execution->event[i]);
         if (status != QUOIT_OK) return status;
@@ -37,36 +25,15 @@ static quoit_status_t make_events(execution_t *execution)
     return QUOIT_OK;
 }
 
-/* Another device than last time, or larger chunks: everything anew. Messages between hosts are sent from there and received into it. */
-static quoit_status_t make_staging(execution_t *execution, const device_row_t *row, size_t needed)
+/* Another device than last time: everything anew. */
+static quoit_status_t change_row(execution_t *execution, const device_row_t *row)
 {
-    engine_t *engine = execution->operation->comm->engine;
-    execute_device_destroy(engine, execution);
-    void *memory = NULL;
-    quoit_status_t status = row->host_alloc(needed, &memory);
-    if (status != QUOIT_OK) return status;
-    execution->stage_send = memory;
-    status = row->host_alloc(needed, &memory);
-    if (status != QUOIT_OK) goto free_send;
-    execution->stage_recv = memory;
-    status = row->stream_create(&execution->stream);
-    if (status != QUOIT_OK) goto free_recv;
-    execution->stage_capacity = needed;
-    execution->row_idle = row;
-    memory_declare(engine, execution->stage_send, needed);
-    memory_declare(engine, execution->stage_recv, needed);
-    return QUOIT_OK;
-
-free_recv:
-    row->host_free(execution->stage_recv);
-free_send:
-    row->host_free(execution->stage_send);
-    execution->stage_send = execution->stage_recv = NULL;
+    if (execution->row_idle == row) return QUOIT_OK;
+    execute_device_destroy(execution->operation->comm->engine, execution);
+    quoit_status_t status = row->stream_create(&execution->stream);
+    if (status == QUOIT_OK) execution->row_idle = row;
     return status;
 }
-
-/* The root of a broadcast has what it would be given. */
-static bool owns_result(const plan_t *plan) { return plan->collective == COLLECTIVE_BROADCAST && plan->rank == plan->root; }
 
 /* The transport that joins the rank with all its peers in this plan, if it has nothing to do but pass the buffer on; else NULL. */
 static quoit_transport_t *passes_on(const execution_t *execution)
@@ -100,14 +67,10 @@ quoit_status_t execute_device_begin(execution_t *execution)
 {
     const device_row_t *row = execution->operation->device.row;
     if (!row) return QUOIT_OK;
-    size_t needed = execution->slot_stride * (size_t)execution->plan->depth;
-    if (execution->row_idle != row || execution->stage_capacity < needed) {
-        quoit_status_t status = make_staging(execution, row, needed);
-        if (status != QUOIT_OK) return status;
-    }
+    quoit_status_t status = change_row(execution, row);
+    if (status == QUOIT_OK) status = execute_staging_begin(execution, row);
+    if (status != QUOIT_OK) return status;
     execution->row = row;
-    execution->reads_send = plan_uses(execution->plan, SPACE_SEND, false);
-    execution->writes_recv = plan_uses(execution->plan, SPACE_RECV, true) && !owns_result(execution->plan);
     execution->user_is_ready = false;
     reach_buffer(execution);
     return make_events(execution);
@@ -131,94 +94,73 @@ void execute_device_end(execution_t *execution)
 void execute_device_destroy(engine_t *engine, execution_t *execution)
 {
     const device_row_t *row = execution->row_idle;
-    if (!row || !execution->stream) return;
+    if (!row) return;
     row->stream_destroy(execution->stream);
     for (int i = 0; i < EXECUTE_MAX_DEPTH; i++) {
         if (execution->event[i]) row->event_destroy(execution->event[i]);
         execution->event[i] = NULL;
     }
-    memory_withdraw(engine, execution->stage_send);
-    memory_withdraw(engine, execution->stage_recv);
-    row->host_free(execution->stage_send);
-    row->host_free(execution->stage_recv);
+    execute_staging_destroy(engine, execution);
     execution->stream = NULL;
-    execution->stage_send = execution->stage_recv = NULL;
-    execution->stage_capacity = 0;
     execution->row_idle = NULL;
-}
-
-static size_t place_of(const execution_t *execution, size_t chunk)
-{
-    return execution_place_of(execution, chunk) * execution->slot_stride;
 }
 
 uint8_t *execute_device_address(const execution_t *execution, size_t chunk, const plan_operand_t *operand, const plan_piece_t *piece)
 {
-    const plan_binding_t *binding = &execution->binding;
-    bool send = operand->space == SPACE_SEND;
     if (execution->run[execution_place_of(execution, chunk)].direct) return (uint8_t *)piece->data;
-    const char *chunk_begin = (send ? binding->send.base : binding->recv.base) + chunk * binding->chunk * binding->width;
-    size_t inside = piece->count ? (size_t)(piece->data - chunk_begin) : 0;
-    return (send ? execution->stage_send : execution->stage_recv) + place_of(execution, chunk) + inside;
+    return execute_staging_address(execution, chunk, operand, piece);
 }
 
-static size_t bytes_of(const execution_t *execution, size_t chunk)
-{
-    const plan_binding_t *binding = &execution->binding;
-    size_t begin = chunk * binding->chunk, total = binding->send.count;
-    size_t count = total > begin ? total - begin : 0;
-    return (count < binding->chunk ? count : binding->chunk) * binding->width;
-}
+/* ------------------------------------------------------------------ phases */
 
 static device_event_t *event_of(const execution_t *execution, size_t chunk) { return execution->event[execution_place_of(execution, chunk)]; }
 
-static quoit_status_t copy_chunk(execution_t *execution, size_t chunk, void *to, const void *from, size_t bytes, device_direction_t direction)
+/* Begin to copy a chunk, to the host or back. IN_PROGRESS: its event will tell; QUOIT_OK: there is nothing to copy. */
+static quoit_status_t begin_copy(execution_t *execution, size_t chunk, plan_space_t space)
 {
-    quoit_comm_t *comm = execution->operation->comm;
-    comm->device_staged += bytes;
-    return stage_queue_copy(&(stage_queue_t){comm->engine, execution->row, execution->stream}, to, from, bytes, direction, event_of(execution, chunk));
+    size_t bytes = 0;
+    quoit_status_t status = execute_staging_copy(execution, chunk, space, &bytes);
+    if (status != QUOIT_OK || bytes == 0) return status;
+    status = stage_queue_end(&(stage_queue_t){execution->operation->comm->engine, execution->row, execution->stream}, event_of(execution, chunk));
+    return status == QUOIT_OK ? QUOIT_IN_PROGRESS : status;
+}
+
+/* The caller has one buffer, as it is in a plan that passes it on. */
+static bool goes_directly(const execution_t *execution, size_t chunk)
+{
+    const plan_binding_t *binding = &execution->binding;
+    size_t begin = chunk * binding->chunk, total = binding->recv.count, count = total > begin ? total - begin : 0;
+    if (count > binding->chunk) count = binding->chunk;
+    return execution->reach.region && count * binding->width > execution->operation->comm->job->tuning.eager_limit;
 }
 
 quoit_status_t execute_device_in(execution_t *execution, chunk_run_t *run)
 {
     const device_row_t *row = execution->row;
-    size_t bytes = bytes_of(execution, run->chunk), at = run->chunk * execution->binding.chunk * execution->binding.width;
+    quoit_status_t status = QUOIT_OK;
     if (!execution->user_is_ready) { /* nothing of ours is queued behind it, so the operation can end while the user's stream stands still */
-        quoit_status_t status = row->event_query(execution->operation->device.ready);
+        status = row->event_query(execution->operation->device.ready);
         if (status != QUOIT_OK) return status;
         execution->user_is_ready = true;
     }
     if (run->phase == CHUNK_STAGE_IN) {
-        run->direct = execution->reach.region && bytes > execution->operation->comm->job->tuning.eager_limit;
-        if (run->direct || !execution->reads_send || bytes == 0) {
-            run->phase = CHUNK_STEPS;
-            return QUOIT_OK;
-        }
-        quoit_status_t status = copy_chunk(execution, run->chunk, execution->stage_send + place_of(execution, run->chunk),
-                                           execution->binding.send.base + at, bytes, DEVICE_TO_HOST);
-        if (status != QUOIT_OK) return status;
-        run->phase = CHUNK_STAGE_IN_WAIT;
+        run->direct = goes_directly(execution, run->chunk);
+        status = run->direct ? QUOIT_OK : begin_copy(execution, run->chunk, SPACE_SEND);
+        if (status == QUOIT_IN_PROGRESS) run->phase = CHUNK_STAGE_IN_WAIT;
     }
-    quoit_status_t status = row->event_query(event_of(execution, run->chunk));
-    if (status == QUOIT_OK) run->phase = CHUNK_STEPS;
+    if (run->phase == CHUNK_STAGE_IN_WAIT) status = row->event_query(event_of(execution, run->chunk));
+    if (status == QUOIT_OK) run->phase = execution->plan->steps > 0 ? CHUNK_STEPS : CHUNK_DONE;
     return status;
 }
 
 quoit_status_t execute_device_out(execution_t *execution, chunk_run_t *run)
 {
-    const device_row_t *row = execution->row;
-    size_t bytes = bytes_of(execution, run->chunk), at = run->chunk * execution->binding.chunk * execution->binding.width;
+    quoit_status_t status = QUOIT_OK;
     if (run->phase == CHUNK_STAGE_OUT) {
-        if (run->direct || !execution->writes_recv || bytes == 0) {
-            run->phase = CHUNK_DONE;
-            return QUOIT_OK;
-        }
-        quoit_status_t status = copy_chunk(execution, run->chunk, execution->binding.recv.base + at,
-                                           execution->stage_recv + place_of(execution, run->chunk), bytes, HOST_TO_DEVICE);
-        if (status != QUOIT_OK) return status;
-        run->phase = CHUNK_STAGE_OUT_WAIT;
+        status = run->direct ? QUOIT_OK : begin_copy(execution, run->chunk, SPACE_RECV);
+        if (status == QUOIT_IN_PROGRESS) run->phase = CHUNK_STAGE_OUT_WAIT;
     }
-    quoit_status_t status = row->event_query(event_of(execution, run->chunk));
+    if (run->phase == CHUNK_STAGE_OUT_WAIT) status = execution->row->event_query(event_of(execution, run->chunk));
     if (status == QUOIT_OK) run->phase = CHUNK_DONE;
     return status;
 }

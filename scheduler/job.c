@@ -211,3 +211,21 @@ void job_release(job_t *job)
     free(job->host);
     free(job);
 }
+
+/* ------------------------------------------------------------------ topology */
+
+quoit_status_t job_topology(const job_t *job, const int *job_rank, int size, topology_t **topology)
+{
+    int *host = malloc((size_t)size * sizeof *host);
+    uint64_t *reach = malloc((size_t)size * sizeof *reach);
+    quoit_status_t status = host && reach ? QUOIT_OK : error_set(QUOIT_ERR_NO_MEMORY, "the topology of %d ranks", size);
+    for (int i = 0; i < size && status == QUOIT_OK; i++) {
+        int rank = job_rank ? job_rank[i] : i;
+        host[i] = job->host[rank];
+        reach[i] = machine_reach(&job->record[rank].machine);
+    }
+    if (status == QUOIT_OK) status = topology_create(size, host, reach, topology);
+    free(host);
+    free(reach);
+    return status;
+}

@@ -96,6 +96,9 @@ const job_address_t *job_transport_after(const job_t *job, int a, int b, bool ma
  */
 const char *job_explain_transport(const job_t *job, int rank, char *text, size_t capacity);
 
+/** Who shares hosts with whom among `size` ranks of the job, [size] of `job_rank` (NULL: all of them), and who leads there. */
+quoit_status_t job_topology(const job_t *job, const int *job_rank, int size, topology_t **topology);
+
 /* Wire form of a record, apart from stores, for tests and fuzzers. */
 size_t job_record_encode(const job_record_t *record, uint8_t *bytes, size_t capacity);
 /** *used: how many bytes the record took. ERR_PROTOCOL for anything that is none. */

@@ -37,10 +37,6 @@ quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t id,
     const device_row_t *row = device_find(id);
     if (!row) return error_set(QUOIT_ERR_INVALID, "there is no device with id %d", id);
     if (row->host_readable) return QUOIT_OK;
-    if (operation->kind == OPERATION_COLLECTIVE && operation->description.collective != COLLECTIVE_ALLREDUCE &&
-        operation->description.collective != COLLECTIVE_BROADCAST && operation->description.collective != COLLECTIVE_REDUCE)
-        return error_set(QUOIT_ERR_UNSUPPORTED, "not supported: %s on buffers of device %s; copy them to the host first",
-                         plan_collective_name(operation->description.collective), row->name);
     operation_device_t *device = &operation->device;
     *device = (operation_device_t){.row = NULL};
     void *word = NULL;

@@ -7,7 +7,7 @@
 
 /**
  * At issue, on the caller's thread: order the operation after what the user's stream holds, and the user's stream after it. On success the
- * caller sees to operation_device_free. ERR_INVALID: no such device; ERR_UNSUPPORTED: this collective does not take its buffers.
+ * caller sees to operation_device_free. ERR_INVALID: no such device.
  */
 quoit_status_t operation_device_issue(operation_t *operation, quoit_device_t device, void *stream);
 /** The operation has ended: let the user's stream go on. Only for the engine's owner. */

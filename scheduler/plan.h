@@ -25,6 +25,7 @@
  *     a write into another member's slot must come after an AWAIT that proves that member has reclaimed it for this chunk;
  *   - AWAIT before reading another's slot; reads end before one's CONSUMED;
  *   - SEND and RECV only start a transfer; WAIT ends all that the chunk has started. What a pending SEND reads must not change before.
+ *   - SEND is only read, RECV only after it was written in the same chunk: on a device they are copies that are made before and after the steps;
  *   - the order in which values are summed is a function of plan and roster, the same for an element wherever it is computed.
  */
 #ifndef QUOIT_SCHEDULER_PLAN_H

@@ -117,9 +117,22 @@ static const char *bad_pending(const check_t *check, const plan_operand_t *opera
     return NULL;
 }
 
+/* Buffers on a device: of an output only what the plan has written is where its steps look. */
+static bool is_written(const check_t *check, const plan_operand_t *operand)
+{
+    for (int i = 0; i < check->step; i++) {
+        const plan_operand_t *written[] = {&check->plan->step[i].destination, &check->plan->step[i].second};
+        for (int k = 0; k < 2; k++)
+            if (written[k]->space == SPACE_RECV && overlap(check->plan, written[k], operand)) return true;
+    }
+    return false;
+}
+
 static const char *bad_use(const check_t *check, const plan_operand_t *operand, bool writes)
 {
     const char *what = bad_operand(check, operand, writes);
+    if (!what && !writes && operand->space == SPACE_RECV && check->plan->collective != COLLECTIVE_BARRIER && !is_written(check, operand))
+        return "reads an output that it has not written";
     return what || check->pending == 0 ? what : bad_pending(check, operand, writes);
 }
 

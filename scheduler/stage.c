@@ -90,11 +90,9 @@ quoit_status_t stage_take(quoit_comm_t *comm, quoit_device_t device, size_t byte
 
 static void wake(void *engine) { doorbell_ring(((engine_t *)engine)->doorbell); }
 
-quoit_status_t stage_queue_copy(const stage_queue_t *queue, void *to, const void *from, size_t bytes, device_direction_t direction,
-                                device_event_t *done)
+quoit_status_t stage_queue_end(const stage_queue_t *queue, device_event_t *done)
 {
-    quoit_status_t status = queue->row->copy(to, from, bytes, direction, queue->stream);
-    if (status == QUOIT_OK) status = queue->row->event_record(done, queue->stream);
+    quoit_status_t status = queue->row->event_record(done, queue->stream);
     return status == QUOIT_OK ? queue->row->stream_notify(queue->stream, wake, queue->engine) : status;
 }
 
@@ -102,8 +100,10 @@ quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, dev
 {
     void *host = stage->memory;
     bool out = direction == DEVICE_TO_HOST;
+    const stage_queue_t *queue = &stage->lane->queue;
     stage->copies = true;
-    return stage_queue_copy(&stage->lane->queue, out ? host : device_memory, out ? device_memory : host, bytes, direction, stage->event);
+    quoit_status_t status = queue->row->copy(out ? host : device_memory, out ? device_memory : host, bytes, direction, queue->stream);
+    return status == QUOIT_OK ? stage_queue_end(queue, stage->event) : status;
 }
 
 quoit_status_t stage_query(stage_t *stage)

@@ -17,9 +17,8 @@ typedef struct stage_queue {
     void *stream; /* of the row */
 } stage_queue_t;
 
-/** Queue a copy; `done` tells of its end, which also wakes the engine. */
-quoit_status_t stage_queue_copy(const stage_queue_t *queue, void *to, const void *from, size_t bytes, device_direction_t direction,
-                                device_event_t *done);
+/** `done` tells when what was queued so far is done; that also wakes the engine. */
+quoit_status_t stage_queue_end(const stage_queue_t *queue, device_event_t *done);
 
 typedef struct stage_lane stage_lane_t; /* what a communicator has for one device */
 

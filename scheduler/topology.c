@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Topology from labels: groups ranks by host, numbers hosts by their lowest rank, and lays the ranks out host by host. Pure: the
- * same labels give the same topology on every rank.
+ * Topology from labels: groups ranks by host, numbers hosts by their lowest rank, and lays the ranks out host by host, the leader of each first.
+ * Pure: the same labels, and words of who is near to the network, give the same topology on every rank.
  */
 #include "scheduler/topology.h"
 
@@ -30,14 +30,28 @@ static void find_lowest(int ranks, const int *host_of, labelled_t *sorted, int *
     }
 }
 
-/* `position` holds each rank's lowest companion on entry. */
-static void fill(topology_t *topology)
+uint64_t machine_reach(const machine_t *machine)
+{
+    uint64_t reach = 0;
+    for (int i = 0; i < machine->nics; i++)
+        if (machine->nic[i].near) reach += machine->nic[i].mbps > 0 ? machine->nic[i].mbps : 1;
+    return reach;
+}
+
+/* `position` holds each rank's lowest companion on entry; `order`, which is filled last, each host's leader meanwhile. */
+static void fill(topology_t *topology, const uint64_t *reach)
 {
     const int *lowest = topology->position;
+    int *leader = topology->order;
     for (int rank = 0; rank < topology->ranks; rank++) {
-        int host = lowest[rank] == rank ? topology->hosts++ : topology->host[lowest[rank]];
-        topology->host[rank] = host;
-        topology->member[rank] = topology->host_size[host]++;
+        bool first = lowest[rank] == rank;
+        int host = topology->host[rank] = first ? topology->hosts++ : topology->host[lowest[rank]];
+        if (first || (reach && reach[rank] > reach[leader[host]])) leader[host] = rank;
+    }
+    for (int host = 0; host < topology->hosts; host++) topology->host_size[host] = 1; /* member 0 */
+    for (int rank = 0; rank < topology->ranks; rank++) {
+        int host = topology->host[rank];
+        topology->member[rank] = leader[host] == rank ? 0 : topology->host_size[host]++;
     }
     for (int host = 1; host < topology->hosts; host++)
         topology->host_first[host] = topology->host_first[host - 1] + topology->host_size[host - 1];
@@ -48,7 +62,7 @@ static void fill(topology_t *topology)
     }
 }
 
-quoit_status_t topology_create(int ranks, const int *host_of, topology_t **topology)
+quoit_status_t topology_create(int ranks, const int *host_of, const uint64_t *reach, topology_t **topology)
 {
     if (ranks < 1 || !host_of) return error_set(QUOIT_ERR_INVALID, "topology of %d ranks: at least one rank and its host are needed", ranks);
     size_t count = (size_t)ranks;
@@ -64,7 +78,7 @@ quoit_status_t topology_create(int ranks, const int *host_of, topology_t **topol
                          .order = numbers + 4 * count,
                          .position = numbers + 5 * count};
     find_lowest(ranks, host_of, sorted, made->position);
-    fill(made);
+    fill(made, reach);
     free(sorted);
     *topology = made;
     return QUOIT_OK;

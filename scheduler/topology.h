@@ -41,22 +41,27 @@ void machine_discover(machine_t *machine, char *source, size_t capacity);
 typedef struct topology {
     int ranks, hosts;
     int *host;        /* [ranks] host of a rank; hosts are numbered by their lowest rank */
-    int *member;      /* [ranks] index of a rank among its host's ranks, ascending */
+    int *member;      /* [ranks] index of a rank among its host's ranks: the leader's is 0, the others' ascend */
     int *host_size;   /* [hosts] */
     int *host_first;  /* [hosts] where the host's ranks begin in `order` */
-    int *order;       /* [ranks] ranks host by host, ascending inside each: the host-grouped ring */
+    int *order;       /* [ranks] ranks host by host, in each as their members: the host-grouped ring */
     int *position;    /* [ranks] place of a rank in `order` */
 } topology_t;
 
-/** host_of[r]: any label of rank r's host (equal labels, same host); copied. */
-quoit_status_t topology_create(int ranks, const int *host_of, topology_t **topology);
+/**
+ * host_of[r]: any label of rank r's host (equal labels, same host); copied. reach[r]: of a host's ranks the one with the most leads, of equal ones the
+ * lowest; NULL: all are equal.
+ */
+quoit_status_t topology_create(int ranks, const int *host_of, const uint64_t *reach, topology_t **topology);
+/** What counts for that: the rates of the interfaces that are near a process (Mb/s in all; an unknown one counts 1). */
+uint64_t machine_reach(const machine_t *machine);
 void topology_destroy(topology_t *topology); /* NULL is accepted */
 
 static inline int topology_rank(const topology_t *topology, int host, int member)
 {
     return topology->order[topology->host_first[host] + member];
 }
-/** The rank that speaks for a host on the network: its lowest. */
+/** The rank that speaks for a host on the network: the one that is nearest to the host's interfaces, else its lowest. */
 static inline int topology_leader(const topology_t *topology, int host) { return topology_rank(topology, host, 0); }
 
 /** "2 hosts: 4 + 3 ranks" */

@@ -295,7 +295,7 @@ uint64_t trace_step(trace_t *trace, quoit_comm_t *comm, const plan_step_t *step,
     }
     event.sequence = sequence;
     event.chunk = (uint32_t)chunk;
-    event.lane = (uint8_t)(chunk % (size_t)execution->plan->depth);
+    event.lane = (uint8_t)execution_place_of(execution, chunk);
     event.other = step->peer;
     event.comm = place_of(trace, comm);
     event.collective = execution->operation->description.collective;

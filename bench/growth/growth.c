@@ -65,7 +65,7 @@ quoit_status_t growth_parse(const char *text, topology_t **topology)
     if (!host_of) return error_set(QUOIT_ERR_NO_MEMORY, "out of memory for %d ranks", ranks);
     for (int host = 0, rank = 0; host < hosts; host++)
         for (int member = 0; member < ranks_of[host]; member++) host_of[rank++] = host;
-    quoit_status_t status = topology_create(ranks, host_of, topology);
+    quoit_status_t status = topology_create(ranks, host_of, NULL, topology);
     free(host_of);
     return status;
 }

@@ -354,9 +354,9 @@ QUOIT_API void quoit_memory_free(void *memory);
  * once with a request, to be ended by quoit_request_free after it is done (freeing one that is not done lets it finish unattended;
  * its buffers must stay valid until then).
  *
- * For a buffer on a device (allreduce, reduce, broadcast, send and recv take such) the operation is ordered on `stream`: it begins when what the
- * stream holds is done, and what is put on the stream later sees the result. It is *submitted* when the call returns, and the request is done
- * when the result is there.
+ * For buffers on a device, which every operation takes, the operation is ordered on `stream`: it begins when what the stream holds is done, and
+ * what is put on the stream later sees the result. It is *submitted* when the call returns, and the request is done when the result is there. A
+ * barrier has no buffers: on a stream it is one of the ranks' streams. In one operation some ranks may have their buffers on a device, others not.
  */
 typedef struct quoit_call {
     size_t struct_size;    /* fields may be added at the end */

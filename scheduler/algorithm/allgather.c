@@ -89,7 +89,7 @@ static void collect(builder_t *builder, bool home)
 
 void allgather_two_level_write(builder_t *builder)
 {
-    circle_t circle = circle_of_speakers(builder, 0);
+    circle_t circle = circle_of_speakers(builder, builder_first(builder));
     bool leader = builder->me == 0;
     builder->plan->places = builder->topology->ranks;
     if (builder->members == 1) {

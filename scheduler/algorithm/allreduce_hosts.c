@@ -2,7 +2,7 @@
 /**
  * Allreduce over several hosts, and over edges only.
  *
- * Terms: h hosts; the leader is a host's lowest rank. Stage 0: "my input is in my slot"; stage 1: of a member, "my part is reduced
+ * Terms: h hosts; the leader is a host's member 0. Stage 0: "my input is in my slot"; stage 1: of a member, "my part is reduced
  * in the leader's slot", of a leader that doubles, "the result is in my slot"; stage 2 of a leader: the latter.
  *
  * Two levels (large). 4 ranks on 2 hosts:
@@ -76,7 +76,7 @@ static void collect_from_leader(builder_t *builder, int stage)
 
 void allreduce_two_level_write(builder_t *builder)
 {
-    circle_t circle = circle_of_speakers(builder, 0);
+    circle_t circle = circle_of_speakers(builder, builder_first(builder));
     bool leader = builder->me == 0;
     if (leader) ring_begin(builder, &circle);
     if (builder->members == 1) {
@@ -95,7 +95,7 @@ void allreduce_two_level_write(builder_t *builder)
 
 void allreduce_doubling_write(builder_t *builder)
 {
-    circle_t circle = circle_of_speakers(builder, 0);
+    circle_t circle = circle_of_speakers(builder, builder_first(builder));
     plan_operand_t slot = operand_slot(builder->me);
     bool leader = builder->me == 0;
     if (leader) doubling_begin(builder, &circle);

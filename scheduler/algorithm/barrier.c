@@ -33,7 +33,7 @@ static void disseminate(builder_t *builder, const circle_t *circle)
 
 void barrier_hosts_write(builder_t *builder)
 {
-    circle_t circle = circle_of_speakers(builder, 0);
+    circle_t circle = circle_of_speakers(builder, builder_first(builder));
     bool shared = builder->members > 1;
     if (builder->me != 0) {
         builder_signal(builder, 0);

@@ -117,6 +117,8 @@ typedef struct circle {
     int index; /* of this rank; meaningless for a rank that does not speak for its host */
 } circle_t;
 
+/** The leader of the first host: where circles begin that have no root. */
+static inline int builder_first(const builder_t *builder) { return topology_leader(builder->topology, 0); }
 circle_t circle_of_speakers(const builder_t *builder, int root);
 circle_t circle_of_all(const builder_t *builder);
 /** Rank at `index`; any integer, counted round the circle. */

@@ -210,7 +210,7 @@ static void reduce_into_leader(builder_t *builder)
 
 void reduce_scatter_two_level_write(builder_t *builder)
 {
-    circle_t circle = circle_of_speakers(builder, 0);
+    circle_t circle = circle_of_speakers(builder, builder_first(builder));
     passing_t passing = {.circle = &circle, .input = SPACE_SLOT, .shared = true};
     builder->plan->places = builder->topology->ranks;
     if (builder->members == 1) {

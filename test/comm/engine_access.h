@@ -53,6 +53,12 @@ typedef enum test_lie {
 /** From here on this rank's shared memory says so. False: it shares none. */
 bool test_comm_lie(quoit_comm_t *comm, test_lie_t lie);
 
+/**
+ * Is that the record of `rank`, as it sets it in the store? Then `again` is the same with one interface, near to the rank and faster than any; its
+ * length, else 0.
+ */
+size_t record_bring_near(const void *record, size_t length, int rank, unsigned char *again, size_t capacity);
+
 #ifdef __cplusplus
 }
 #endif

@@ -78,7 +78,7 @@ enum { GUARD = 64 };
 
 unsigned char *Operation::Block::data() { return memory.data() + GUARD; }
 
-Memory::Memory(size_t size, unsigned char byte, quoit_comm_t *comm) : size_(size), comm_(comm)
+Room::Room(size_t size, unsigned char byte, quoit_comm_t *comm) : size_(size), comm_(comm)
 {
     void *memory = nullptr;
     if (comm && quoit_memory_alloc(comm, size, &memory) != QUOIT_OK) throw std::bad_alloc();
@@ -87,14 +87,14 @@ Memory::Memory(size_t size, unsigned char byte, quoit_comm_t *comm) : size_(size
     memset(memory, byte, size);
 }
 
-Memory Memory::copy() const
+Room Room::copy() const
 {
-    Memory made(size_, 0, comm_);
+    Room made(size_, 0, comm_);
     memcpy(made.bytes_.get(), bytes_.get(), size_);
     return made;
 }
 
-void Memory::Put::operator()(unsigned char *bytes) const
+void Room::Put::operator()(unsigned char *bytes) const
 {
     if (shared)
         quoit_memory_free(bytes);
@@ -105,7 +105,7 @@ void Memory::Put::operator()(unsigned char *bytes) const
 void Operation::Block::make(size_t size, quoit_comm_t *comm)
 {
     bytes = size;
-    memory = Memory(size + 2 * GUARD, 0xa5, comm);
+    memory = Room(size + 2 * GUARD, 0xa5, comm);
 }
 
 bool Operation::Block::guards_hold() const
@@ -293,16 +293,34 @@ static void prepare_reference()
     (void)prepared;
 }
 
-Operation::Operation(const Case &one, quoit_comm_t *comm)
-    : case_(one), comm_(comm), rank_(quoit_comm_rank(comm)), size_(quoit_comm_size(comm)), width_(quoit_dtype_size(one.dtype)),
+Operation::Operation(const Case &one, quoit_comm_t *comm, Elsewhere *elsewhere)
+    : case_(one), comm_(comm), elsewhere_(elsewhere), rank_(quoit_comm_rank(comm)), size_(quoit_comm_size(comm)), width_(quoit_dtype_size(one.dtype)),
       in_place_(one.in_place)
 {
     prepare_reference();
     factor_of(rank_, factor_);
     lay_out();
     for (const Block &each : send_) send_before_.push_back(std::make_shared<Bytes>(each.data(), each.data() + each.bytes));
-    for (Block &each : send_) send_parts_.push_back({each.bytes ? each.data() : nullptr, each.bytes / width_});
-    for (Block &each : recv_) recv_parts_.push_back({each.bytes ? each.data() : nullptr, each.bytes / width_});
+    put();
+    for (Block &each : send_) send_parts_.push_back({each.bytes ? each.at : nullptr, each.bytes / width_});
+    for (Block &each : recv_) recv_parts_.push_back({each.bytes ? each.at : nullptr, each.bytes / width_});
+}
+
+void Operation::put()
+{
+    for (auto *side : {&send_, &recv_})
+        for (Block &each : *side)
+            each.at = elsewhere_ ? static_cast<unsigned char *>(elsewhere_->put(each.data() - GUARD, each.bytes + 2 * GUARD)) + GUARD : each.data();
+}
+
+std::string Operation::take()
+{
+    size_t number = 0;
+    std::string wrong;
+    for (auto *side : {&send_, &recv_})
+        for (Block &each : *side)
+            if (elsewhere_ && wrong.empty()) wrong = elsewhere_->take(number++, each.data() - GUARD, each.bytes + 2 * GUARD);
+    return wrong;
 }
 
 void Operation::lay_out()
@@ -410,10 +428,11 @@ void Operation::lay_out()
 quoit_status_t Operation::issue(quoit_request_t **request, int timeout_ms)
 {
     quoit_call_t call = QUOIT_CALL_INIT;
+    if (elsewhere_) call = elsewhere_->call();
     call.timeout_ms = timeout_ms;
     memcpy(call.factor, factor_, sizeof factor_);
-    const void *send = send_.empty() ? nullptr : send_[0].data();
-    void *recv = recv_.empty() ? nullptr : recv_[0].data();
+    const void *send = send_.empty() ? nullptr : send_[0].at;
+    void *recv = recv_.empty() ? nullptr : recv_[0].at;
     size_t me = static_cast<size_t>(rank_), offset = me * case_.count * width_;
     quoit_dtype_t dtype = case_.dtype;
     switch (case_.collective) {
@@ -426,7 +445,7 @@ quoit_status_t Operation::issue(quoit_request_t **request, int timeout_ms)
     case Collective::Allgatherv:
         return quoit_allgatherv(comm_, in_place_ ? recv_parts_[me].data : send, recv_parts_.data(), dtype, &call, request);
     case Collective::ReduceScatter:
-        if (in_place_) recv = send_[0].data() + offset;
+        if (in_place_) recv = send_[0].at + offset;
         return quoit_reduce_scatter(comm_, send, recv, case_.count, dtype, case_.op, &call, request);
     case Collective::ReduceScatterv:
         if (in_place_) recv = send_parts_[me].data;
@@ -515,6 +534,8 @@ std::string Operation::check_inputs()
 
 std::string Operation::check()
 {
+    std::string lost = take();
+    if (!lost.empty()) return case_.describe() + ": " + lost;
     for (const auto *side : {&send_, &recv_})
         for (const Block &each : *side)
             if (!each.guards_hold()) return case_.describe() + ": rank " + std::to_string(rank_) + " wrote beside a buffer";
@@ -529,11 +550,12 @@ std::vector<unsigned char> Operation::result() const
     return all;
 }
 
-std::string perform(const Case &one, quoit_comm_t *comm, bool blocking)
+std::string perform(const Case &one, quoit_comm_t *comm, bool blocking, Elsewhere *elsewhere)
 {
-    Operation operation(one, comm);
+    Operation operation(one, comm, elsewhere);
     quoit_request_t *request = nullptr;
     quoit_status_t status = operation.issue(blocking ? nullptr : &request);
+    if (status == QUOIT_OK && elsewhere) elsewhere->fetch();
     if (status == QUOIT_OK && !blocking) status = quoit_request_wait(request, -1);
     std::string wrong = status == QUOIT_OK ? operation.check() : one.describe() + ": " + quoit_last_error();
     quoit_request_free(request);

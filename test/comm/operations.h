@@ -26,13 +26,13 @@ bool is_rooted(Collective collective);
 bool has_parts(Collective collective);
 
 // Bytes from quoit_memory_alloc, or without a communicator from anywhere. Not a vector: one with an allocator of its own visits each byte.
-class Memory {
+class Room {
   public:
-    Memory() = default;
-    Memory(size_t size, unsigned char byte, quoit_comm_t *comm);
-    Memory(Memory &&other) = default;
-    Memory &operator=(Memory &&other) = default;
-    Memory copy() const;
+    Room() = default;
+    Room(size_t size, unsigned char byte, quoit_comm_t *comm);
+    Room(Room &&other) = default;
+    Room &operator=(Room &&other) = default;
+    Room copy() const;
     unsigned char *data() { return bytes_.get(); }
 
   private:
@@ -43,6 +43,16 @@ class Memory {
     std::unique_ptr<unsigned char[], Put> bytes_;
     size_t size_ = 0;
     quoit_comm_t *comm_ = nullptr;
+};
+
+// A rank's buffers are on a device: what an operation fills and checks is an image of them in the host's memory.
+class Elsewhere {
+  public:
+    virtual ~Elsewhere() = default;
+    virtual quoit_call_t call() = 0;                       // device and stream
+    virtual void *put(const void *image, size_t bytes) = 0; // room on the device, the image on its way there; where it is
+    virtual void fetch() = 0;                              // all of them set out back, behind what the stream holds
+    virtual std::string take(size_t number, void *image, size_t bytes) = 0; // the one that was put as that number, from 0; "" or what went wrong
 };
 
 struct Case {
@@ -63,7 +73,7 @@ std::vector<size_t> uneven_counts(std::mt19937_64 &random, Collective collective
 
 class Operation {
   public:
-    Operation(const Case &one, quoit_comm_t *comm);
+    Operation(const Case &one, quoit_comm_t *comm, Elsewhere *elsewhere = nullptr);
     // NULL request: blocking.
     quoit_status_t issue(quoit_request_t **request, int timeout_ms = 0);
     // "" or what is wrong in the buffers, after a good end.
@@ -73,8 +83,9 @@ class Operation {
 
   private:
     struct Block {
-        Memory memory;
+        Room memory;
         size_t bytes = 0;
+        unsigned char *at = nullptr; // where the call finds it
         unsigned char *data();
         const unsigned char *data() const { return const_cast<Block *>(this)->data(); }
         bool guards_hold() const;
@@ -89,11 +100,14 @@ class Operation {
     size_t count_of(int rank) const;
     void lay_out();
     std::string compare(const Block &block, size_t at, const Known &known, const char *what, int part) const;
+    void put();
+    std::string take();
     std::string check_blocks();
     std::string check_inputs();
 
     Case case_;
     quoit_comm_t *comm_;
+    Elsewhere *elsewhere_;
     int rank_, size_;
     size_t width_;
     double factor_[2] = {1, 0};
@@ -103,7 +117,7 @@ class Operation {
     std::vector<Known> send_before_;
 };
 
-// Issue, wait and check; "" when all is well.
-std::string perform(const Case &one, quoit_comm_t *comm, bool blocking);
+// Issue, wait and check; "" when all is well. On a device what comes out is fetched by the stream, before anybody waits for the request.
+std::string perform(const Case &one, quoit_comm_t *comm, bool blocking, Elsewhere *elsewhere = nullptr);
 
 } // namespace comm_test

@@ -435,6 +435,8 @@ void lagging_device_reset(void)
     pthread_mutex_lock(&lock);
     fail_next_copy = false;
     lagging_memory_fail_exports(0);
+    uint64_t now, most;
+    lagging_memory_pinned(&now, &most, true);
     counters = (lagging_counters_t){0};
     for (list_t *node = streams.next; node != &streams; node = node->next)
         container_of(node, stream_t, link)->failure = (failure_t){0};
@@ -446,6 +448,7 @@ lagging_counters_t lagging_device_counters(void)
     pthread_mutex_lock(&lock);
     lagging_counters_t now = counters;
     now.exports = lagging_memory_exports();
+    lagging_memory_pinned(&now.pinned, &now.pinned_most, false);
     pthread_mutex_unlock(&lock);
     return now;
 }

@@ -25,6 +25,7 @@ typedef struct lagging_counters {
     uint64_t unpinned;       /* those of them whose host side is not from host_alloc */
     uint64_t exports;        /* dma-bufs asked for */
     uint64_t settled;        /* calls of settle */
+    uint64_t pinned, pinned_most; /* bytes from host_alloc that are not given back yet, and the most that were since the counters were set to zero */
 } lagging_counters_t;
 
 /** Any number of times; always the same id. */

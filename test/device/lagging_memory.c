@@ -32,6 +32,7 @@ static size_t space_used;
 static uint64_t last_id;
 static unsigned failing_exports;
 static uint64_t exports;
+static uint64_t pinned_now, pinned_most; /* bytes */
 static int file = -1; /* byte i of it is byte i of space */
 
 static block_t *find_block(list_t *list, const void *pointer, size_t bytes)
@@ -166,6 +167,8 @@ quoit_status_t lagging_memory_host_alloc(size_t bytes, void **pointer)
     if (posix_memalign(&memory, PAGE, bytes ? bytes : 1) != 0) return error_set(QUOIT_ERR_NO_MEMORY, "lagging: no memory for %zu bytes", bytes);
     pthread_mutex_lock(&lock);
     quoit_status_t status = add_block(&pinned, memory, bytes);
+    if (status == QUOIT_OK) pinned_now += bytes;
+    if (pinned_now > pinned_most) pinned_most = pinned_now;
     pthread_mutex_unlock(&lock);
     if (status == QUOIT_OK) *pointer = memory;
     else free(memory);
@@ -176,7 +179,7 @@ void lagging_memory_host_free(void *pointer)
 {
     if (!pointer) return;
     pthread_mutex_lock(&lock);
-    drop_block(&pinned, pointer);
+    pinned_now -= drop_block(&pinned, pointer);
     pthread_mutex_unlock(&lock);
     free(pointer);
 }
@@ -234,6 +237,15 @@ uint64_t lagging_memory_exports(void)
     uint64_t count = exports;
     pthread_mutex_unlock(&lock);
     return count;
+}
+
+void lagging_memory_pinned(uint64_t *now, uint64_t *most, bool anew)
+{
+    pthread_mutex_lock(&lock);
+    if (anew) pinned_most = pinned_now;
+    *now = pinned_now;
+    *most = pinned_most;
+    pthread_mutex_unlock(&lock);
 }
 
 bool lagging_memory_is_pinned(const void *pointer, size_t bytes)

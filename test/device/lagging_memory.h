@@ -21,6 +21,8 @@ quoit_status_t lagging_memory_export(const void *pointer, size_t bytes, int *des
 void lagging_memory_fail_exports(unsigned count);
 uint64_t lagging_memory_exports(void);
 
+/** Bytes from host_alloc: now, and at most since `anew` was last told. */
+void lagging_memory_pinned(uint64_t *now, uint64_t *most, bool anew);
 /** Is it memory from host_alloc? */
 bool lagging_memory_is_pinned(const void *pointer, size_t bytes);
 /* All of the bytes, or false with errno. `from` and `to` in turn are device memory that lagging_memory_check accepts. */

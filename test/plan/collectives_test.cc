@@ -74,6 +74,8 @@ void draw(Case &one, Random &random)
     one.parts = !is_uniform(one.collective) && random.below(2);
     one.tuning.net_depth = 1 + static_cast<int>(random.below(4));
     one.data_seed = random.next();
+    one.reach.clear();
+    for (size_t rank = 0; rank < ranks && one.data_seed % 2; rank++) one.reach.push_back(random.below(3)); // others than the lowest ranks lead
     draw_values(one, random);
     draw_counts(one, random);
 }

@@ -131,10 +131,11 @@ tuning_t small_tuning()
     return tuning;
 }
 
-Topology make_topology(const std::vector<int> &host_of)
+Topology make_topology(const std::vector<int> &host_of, const std::vector<uint64_t> &reach)
 {
     topology_t *topology = nullptr;
-    if (topology_create(static_cast<int>(host_of.size()), host_of.data(), &topology) != QUOIT_OK) return nullptr;
+    const uint64_t *words = reach.empty() ? nullptr : reach.data();
+    if (topology_create(static_cast<int>(host_of.size()), host_of.data(), words, &topology) != QUOIT_OK) return nullptr;
     return Topology(topology);
 }
 
@@ -146,6 +147,7 @@ std::string Case::describe() const
          << (parts ? " parts" : "") << (wire ? " wire " : "") << (wire ? quoit_wire_name(wire) : "") << " data seed " << data_seed << " slot " << tuning.slot_size << " net chunk "
          << tuning.net_chunk_size << " depth " << tuning.net_depth << "\n  hosts";
     for (int host : host_of) text << " " << host;
+    for (size_t i = 0; i < reach.size(); i++) text << (i ? " " : "\n  reach ") << reach[i];
     text << "\n  counts";
     for (size_t i = 0; i < counts.size() && i < 64; i++) text << " " << counts[i];
     return text.str();
@@ -170,13 +172,13 @@ quoit_status_t create_plan(const Case &one, const topology_t *topology, int rank
 
 bool plan_fits(const Case &one)
 {
-    Topology topology = make_topology(one.host_of);
+    Topology topology = make_topology(one.host_of, one.reach);
     Plan plan;
     return create_plan(one, topology.get(), 0, &plan) == QUOIT_OK;
 }
 
 World::World(const Case &one)
-    : case_(one), ranks_(one.ranks()), width_(quoit_dtype_size(one.dtype)), topology_(make_topology(one.host_of))
+    : case_(one), ranks_(one.ranks()), width_(quoit_dtype_size(one.dtype)), topology_(make_topology(one.host_of, one.reach))
 {
     uniform_ = one.collective == COLLECTIVE_ALLREDUCE || one.collective == COLLECTIVE_REDUCE ||
                one.collective == COLLECTIVE_BROADCAST || one.collective == COLLECTIVE_BARRIER;

@@ -23,13 +23,14 @@ struct TopologyDelete {
     void operator()(topology_t *topology) const { topology_destroy(topology); }
 };
 using Topology = std::unique_ptr<topology_t, TopologyDelete>;
-Topology make_topology(const std::vector<int> &host_of);
+Topology make_topology(const std::vector<int> &host_of, const std::vector<uint64_t> &reach = {}); // reach: who leads, see topology_create
 
 // Small limits, so that few elements make many chunks.
 tuning_t small_tuning();
 
 struct Case {
     std::vector<int> host_of;
+    std::vector<uint64_t> reach; // empty: the lowest ranks lead
     plan_collective_t collective = COLLECTIVE_ALLREDUCE;
     plan_algorithm_t algorithm = ALGORITHM_LOCAL;
     bool small = false, premul = false, in_place = false;

@@ -15,10 +15,10 @@ namespace {
 
 using Topology = std::unique_ptr<topology_t, decltype(&topology_destroy)>;
 
-Topology make(const std::vector<int> &labels)
+Topology make(const std::vector<int> &labels, const std::vector<uint64_t> &reach = {})
 {
     topology_t *topology = nullptr;
-    EXPECT_EQ(topology_create(static_cast<int>(labels.size()), labels.data(), &topology), QUOIT_OK) << error_text();
+    EXPECT_EQ(topology_create(static_cast<int>(labels.size()), labels.data(), reach.empty() ? nullptr : reach.data(), &topology), QUOIT_OK) << error_text();
     return Topology(topology, topology_destroy);
 }
 
@@ -66,6 +66,32 @@ TEST(Topology, FourAndThree)
     EXPECT_EQ(topology_leader(topology.get(), 1), 2);
 }
 
+/* Ranks that are bound near to a host's interfaces lead it, of equal ones the lowest; nothing else changes. */
+TEST(Topology, TheNearestLeads)
+{
+    Topology topology = make({7, 7, 8, 7, 8, 8}, {10, 25, 5, 25, 100, 0});
+    EXPECT_EQ(topology_leader(topology.get(), 0), 1);
+    EXPECT_EQ(topology_leader(topology.get(), 1), 4);
+    EXPECT_EQ(std::vector<int>(topology->order, topology->order + 6), (std::vector<int>{1, 0, 3, 4, 2, 5}));
+    EXPECT_EQ(std::vector<int>(topology->member, topology->member + 6), (std::vector<int>{1, 0, 1, 2, 0, 2}));
+    for (int rank = 0; rank < 6; rank++) EXPECT_EQ(topology->order[topology->position[rank]], rank);
+    Topology alike = make({7, 7, 8, 7, 8, 8}, std::vector<uint64_t>(6, 0));
+    EXPECT_EQ(std::vector<int>(alike->order, alike->order + 6), (std::vector<int>{0, 1, 3, 2, 4, 5}));
+}
+
+TEST(Topology, WhatIsNearCounts)
+{
+    machine_t machine{};
+    machine.nics = 3;
+    machine.nic[0].mbps = 100000;
+    machine.nic[1].mbps = 25000;
+    EXPECT_EQ(machine_reach(&machine), 0u) << "bound to another socket";
+    machine.nic[1].near = machine.nic[2].near = true;
+    EXPECT_EQ(machine_reach(&machine), 25001u) << "one has no known rate";
+    machine.nic[0].near = true;
+    EXPECT_EQ(machine_reach(&machine), 125001u);
+}
+
 TEST(Topology, Summaries)
 {
     EXPECT_EQ(summary(make({0}).get()), "1 host: 1 rank");
@@ -99,7 +125,7 @@ TEST(Topology, RefusesNothing)
 {
     topology_t *topology = reinterpret_cast<topology_t *>(8);
     int label = 0;
-    EXPECT_EQ(topology_create(0, &label, &topology), QUOIT_ERR_INVALID);
+    EXPECT_EQ(topology_create(0, &label, nullptr, &topology), QUOIT_ERR_INVALID);
     EXPECT_EQ(topology, reinterpret_cast<topology_t *>(8)) << "outputs are written only on success";
     topology_destroy(nullptr);
 }

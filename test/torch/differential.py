@@ -205,10 +205,12 @@ def worker(rank: int, world: int) -> dict[str, Any]:
     return {"count": player.count, "told": player.told, "digests": player.digests}
 
 
-def play(ranks: int, first: int, cases: int, seeds: Optional[list[int]] = None, limit: float = 60, hosts: int = 1) -> tuple[Counter[str], list[str]]:
-    """Run cases with seeds `first` and up, or `seeds`; returns the count and the differences as texts."""
+def play(
+    ranks: int, first: int, cases: int, seeds: Optional[list[int]] = None, limit: float = 60, hosts: int = 1, env: Optional[dict[str, str]] = None
+) -> tuple[Counter[str], list[str]]:
+    """Run cases with seeds `first` and up, or `seeds`; returns the count and the differences as texts. env: further settings of all ranks."""
     order = {"first": first, "cases": cases, "seeds": seeds, "hosts": hosts}
-    answers = run(ranks, worker, limit=limit, backend=None, argument=order)
+    answers = run(ranks, worker, limit=limit, backend=None, argument=order, env=env)
     total: Counter[str] = Counter()
     told: list[str] = []
     seen: dict[str, tuple[int, str]] = {}

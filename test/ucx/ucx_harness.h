@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>
@@ -31,7 +33,12 @@ inline const std::string SECRET = "a secret of this test";
 /* The table's `setting` has no context. */
 inline std::map<std::string, std::string> &settings_now()
 {
-    static std::map<std::string, std::string> settings = {{"INTERFACE", "lo"}, {"IP_FAMILY", "4"}};
+    static std::map<std::string, std::string> settings = [] {
+        std::map<std::string, std::string> made = {{"INTERFACE", "lo"}, {"IP_FAMILY", "4"}};
+        const char *library = getenv("QUOIT_UCX_LIBRARY"); /* another UCX than the system's */
+        if (library) made["UCX_LIBRARY"] = library;
+        return made;
+    }();
     return settings;
 }
 
@@ -126,6 +133,7 @@ inline std::string in_child(const std::function<std::string()> &body)
 {
     int report[2];
     if (pipe(report) != 0) return "no pipe";
+    fflush(stdout); /* what this process has not written yet is not the child's to write */
     pid_t pid = fork();
     if (pid == 0) {
         alarm(60);

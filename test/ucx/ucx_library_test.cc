@@ -46,6 +46,16 @@ TEST(UcxLibrary, OneThatIsNoUcxIsNamed)
     EXPECT_NE(std::string::npos, text.find("libm.so.6 has no function")) << text;
 }
 
+TEST(UcxLibrary, TheOneThatIsAskedForIsUsed)
+{
+    const char *wanted = getenv("QUOIT_TEST_UCX_VERSION"); /* what test/full makes sure of; any that is new enough */
+    std::string version = in_child([]() -> std::string {
+        Node node(1);
+        return node.status == QUOIT_OK ? node.inner()->ucx->version : node.text;
+    });
+    EXPECT_EQ(0u, version.find(wanted ? wanted : "1.")) << version;
+}
+
 namespace {
 
 const int SIGNALS[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGTERM, SIGINT, SIGALRM};

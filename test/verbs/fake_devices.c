@@ -184,7 +184,7 @@ int ibv_close_device(struct ibv_context *base)
 int ibv_get_async_event(struct ibv_context *base, struct ibv_async_event *event)
 {
     uint64_t one;
-    if (read(base->async_fd, &one, sizeof one) != sizeof one) return -1;
+    if (fake_call_fails("get_async_event") || read(base->async_fd, &one, sizeof one) != sizeof one) return -1;
     fake_context_t *context = container_of(base, fake_context_t, base);
     pthread_mutex_lock(&fake.lock);
     context->events--;

@@ -18,7 +18,7 @@ fake_state_t fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .contexts = {&fake.conte
 
 /* ---------------------------------------------------------------- counting and failing */
 
-enum { COUNTERS = 64 };
+enum { COUNTERS = 96 };
 
 static struct {
     pthread_mutex_t lock;
@@ -40,6 +40,14 @@ void fake_count(const char *name, long change)
 {
     pthread_mutex_lock(&counters.lock);
     *counter(name) += change;
+    pthread_mutex_unlock(&counters.lock);
+}
+
+/* The newest of a kind. */
+static void note(const char *name, long value)
+{
+    pthread_mutex_lock(&counters.lock);
+    *counter(name) = value;
     pthread_mutex_unlock(&counters.lock);
 }
 
@@ -509,6 +517,11 @@ int ibv_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attributes, int mask)
     int error = change_state(container_of(base, fake_qp_t, base), attributes);
     pthread_mutex_unlock(&fake.lock);
     if (error != 0) fake_count("misuse", 1);
+    if (attributes->qp_state == IBV_QPS_INIT) note("pkey_index", attributes->pkey_index);
+    if (attributes->qp_state == IBV_QPS_RTR) note("service_level", attributes->ah_attr.sl);
+    if (attributes->qp_state == IBV_QPS_RTR) note("traffic_class", attributes->ah_attr.grh.traffic_class);
+    if (attributes->qp_state == IBV_QPS_RTS) note("timeout", attributes->timeout);
+    if (attributes->qp_state == IBV_QPS_RTS) note("retry_count", attributes->retry_cnt);
     return error;
 }
 
@@ -551,6 +564,8 @@ int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *work, struct ibv_sen
                            .immediate = work->imm_data, .remote = work->wr.rdma.remote_addr, .remote_key = work->wr.rdma.rkey,
                            .key = length > 0 ? work->sg_list->lkey : 0,
                            .address = length > 0 ? work->sg_list->addr : 0};
+    fake_count("signalled", (work->send_flags & IBV_SEND_SIGNALED) != 0);
+    fake_count("inlined", (work->send_flags & IBV_SEND_INLINE) != 0);
     if ((work->send_flags & IBV_SEND_INLINE) && length > 0) {
         memcpy(entry->copy, (const void *)(uintptr_t)entry->address, length);
         entry->address = 0;

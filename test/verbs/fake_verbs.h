@@ -56,7 +56,8 @@ int fake_verbs_is_quiet(void);
 /**
  * "context", "pd", "mr", "cq", "qp", "channel": how many there are; "dmabuf": of the "mr", those of a dma-buf; "registered": bytes of the "mr". "rnr": receivers that were not ready; "overflow": completion queues
  * that overflowed; "misuse": rules of the interface that were broken; "writes", "sends": done; "refused": writes refused for their key.
- * A function's name: calls since fake_verbs_calm.
+ * A function's name: calls since fake_verbs_calm. "signalled", "inlined": of those of post_send. "pkey_index", "service_level", "traffic_class", "timeout",
+ * "retry_count": what the newest queue pair was told to use.
  */
 unsigned long fake_verbs_count(const char *name);
 

@@ -23,11 +23,13 @@ using namespace comm_test;
 
 namespace {
 
-unsigned long registrations()
+unsigned long counted(const char *what)
 {
     static auto count = reinterpret_cast<decltype(&fake_verbs_count)>(dlsym(dlopen(built_path(FAKE_VERBS).c_str(), RTLD_NOW), "fake_verbs_count"));
-    return count("reg_mr");
+    return count(what);
 }
+
+unsigned long registrations() { return counted("reg_mr"); }
 
 enum class Memory { Quoits, Callers };
 
@@ -85,6 +87,31 @@ TEST(VerbsEngine, CallersMemoryIsRegisteredOnce)
     } else {
         EXPECT_GT(later, 0u) << "kept, though this kernel does not tell when memory goes away";
     }
+}
+
+/* A pair is connected when it first has to do with each other: for allreduces by trees and rings few are, for an alltoall all. */
+TEST(VerbsEngine, PairsAreConnectedWhenTheyNeedIt)
+{
+    const unsigned long hosts = 6, pairs = hosts * (hosts - 1) / 2, queues = 4; /* of a pair: a stream and a direct path, two ends each */
+    World world;
+    for (int host = 0; host < (int)hosts; host++) world.host_of.push_back(host);
+    EXPECT_TRUE(run_ranks(world, [&](Rank &self) {
+        const size_t count = 100000;
+        std::vector<float> send(count * hosts, 1), recv(count * hosts);
+        for (size_t each : {size_t(1), count}) ASSERT_EQ(quoit_allreduce(self.comm, send.data(), recv.data(), each, QUOIT_F32, QUOIT_SUM, nullptr, nullptr), QUOIT_OK) << error_text();
+        self.meet();
+        if (self.rank == 0) {
+            EXPECT_GE(counted("qp"), queues * (hosts - 1));
+            EXPECT_LT(counted("qp"), queues * pairs) << "all are connected already";
+        }
+        self.meet();
+        ASSERT_EQ(quoit_alltoall(self.comm, send.data(), recv.data(), count, QUOIT_F32, nullptr, nullptr), QUOIT_OK) << error_text();
+        self.meet();
+        if (self.rank == 0) {
+            EXPECT_EQ(counted("qp"), queues * pairs);
+        }
+        self.meet();
+    })) << error_text();
 }
 
 } // namespace

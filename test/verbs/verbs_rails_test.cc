@@ -230,6 +230,57 @@ TEST_F(Rails, AFailedWriteIsRepeated)
     EXPECT_EQ(fake().count("qp"), 8u) << "a device was left";
 }
 
+/*
+ * A path is stopped, by a write that failed or by a communicator that is cancelled, and cannot begin anew: whichever call fails on whichever side (the
+ * n-th from then on), its rail is left, and the other carries all.
+ */
+void a_path_cannot_begin_anew(const char *call, bool cancels)
+{
+    for (unsigned n = 1, made = 1; n <= made; n++) {
+        SCOPED_TRACE(std::string(call) + " " + std::to_string(n) + (cancels ? " after a cancel" : " after a failed write"));
+        fake().calm();
+        fake().devices(2);
+        testing::internal::CaptureStderr();
+        std::string wrong;
+        bool well = false;
+        {
+            Pair pair;
+            wrong = pair.failure;
+            if (wrong.empty()) wrong = exchange(pair, 1, &well);
+            unsigned long before = fake().count(call);
+            fake().fail_call(call, n, ENETUNREACH);
+            if (wrong.empty() && cancels) {
+                Message sent, got;
+                sent.bytes = pattern(3 << 20, 1);
+                got.bytes.assign(sent.bytes.size(), '\0');
+                unsigned long writes = fake().count("writes");
+                EXPECT_EQ(pair.ops->recv(pair.side[1].endpoint, {100, 1}, &got.bytes[0], got.bytes.size(), &got.transfer), QUOIT_OK);
+                EXPECT_EQ(pair.ops->send(pair.side[0].endpoint, {100, 1}, sent.bytes.data(), sent.bytes.size(), &sent.transfer), QUOIT_OK);
+                EXPECT_TRUE(pair.wait([&] { return fake().count("writes") > writes; })) << "nothing moved";
+                pair.ops->cancel(pair.side[0].transport, 100);
+                pair.ops->cancel(pair.side[1].transport, 100);
+            } else {
+                fake().fail_work("write", 1, IBV_WC_REM_ACCESS_ERR);
+            }
+            for (uint64_t comm = 2; comm < 4 && wrong.empty(); comm++) {
+                wrong = exchange(pair, comm, &well);
+                if (wrong.empty() && !well) wrong = "a transfer failed: " + pair.side[0].closed + pair.side[1].closed;
+            }
+            made = std::min(64u, (unsigned)(fake().count(call) - before));
+        }
+        std::string log = testing::internal::GetCapturedStderr();
+        ASSERT_EQ(wrong, "") << log;
+        EXPECT_GE(made, 4u);
+        ASSERT_EQ(alive(), "");
+    }
+}
+
+TEST_F(Rails, APathThatCannotBeginAnewIsLeft)
+{
+    for (bool cancels : {false, true}) a_path_cannot_begin_anew("modify_qp", cancels);
+    a_path_cannot_begin_anew("post_recv", false);
+}
+
 TEST_F(Rails, TheLastOneTakesTheConnectionWithIt)
 {
     for (const char *what : {"fatal", "cut"}) {

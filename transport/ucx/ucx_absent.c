@@ -5,23 +5,19 @@
 
 #include <stdio.h>
 
-static quoit_status_t absent(void)
-{
-    return error_set(QUOIT_ERR_UNSUPPORTED, "ucx: this library was built without UCX's headers (ucp/api/ucp.h, Debian's libucx-dev)");
-}
+static const char reason[] = "not built: the headers of UCX (ucp/api/ucp.h; Debian: libucx-dev) were not there when this library was compiled";
 
 static quoit_status_t absent_probe(const quoit_transport_environment_t *environment, char *why, size_t capacity)
 {
     (void)environment;
-    absent();
-    if (capacity > 0) snprintf(why, capacity, "%s", error_text());
+    if (capacity > 0) snprintf(why, capacity, "%s", reason);
     return QUOIT_ERR_NOT_FOUND;
 }
 
 static quoit_status_t absent_open(const quoit_transport_environment_t *environment, quoit_transport_t **transport)
 {
     (void)environment, (void)transport;
-    return absent();
+    return error_set(QUOIT_ERR_NOT_FOUND, "ucx: %s", reason);
 }
 
 static void absent_close(quoit_transport_t *transport) { (void)transport; }

@@ -4,7 +4,7 @@
  *
  * One thread of UCX, for all its workers in a process, serves the sockets on which connections are made. A connection that it has accepted
  * but whose first message is not here yet points to its listener, also when that was destroyed, until the worker is gone: its message
- * in between makes the thread call what was freed (seen with 1.13; later ones have the like). Nothing of UCX's API waits for such
+ * in between makes the thread call what was freed (seen with 1.13 and with 1.22). Nothing of UCX's API waits for such
  * connections or ends them. But the thread serves descriptors of others, too, one after the other: while it is in a callback of ours it is in
  * none of UCX's. So that is where it stays while listener and worker go.
  */

@@ -149,6 +149,7 @@ typedef struct verbs_direct {
     verbs_path_t state;
     uint64_t epoch, doubtful_epoch; /* the latter: of those in doubtful */
     uint64_t ends_sent, ends_done, ends_taken; /* in this epoch: ends posted; known to have arrived; taken from the peer */
+    uint64_t ends_before; /* known to have arrived in the epoch before */
     uint32_t flying; /* puts that are posted, whose arrival is not known */
     uint32_t credits, peer_recvs, owed;
     verbs_write_t writes[VERBS_DIRECT_SENDS];

@@ -12,7 +12,8 @@
  *
  * A message is never written again after its receiver has taken its end, so nobody's buffer is touched once it was given back.
  * A side that leaves says LAST(how many ends it took) before its goodbye.
- * An error of a write is treated likewise: a new epoch, and if the same message fails four times, the connection ends.
+ * An error of a write is treated likewise: a new epoch, and if the same message fails four times, the connection ends. So it does where the queue pair
+ * cannot begin anew; of several links only that one ends (below), and where it cannot even be reset, RESET is said nevertheless, for its count.
  *
  * Several links have each a path with its own epochs; a frame names the link beside its kind. One that is lost is stopped likewise by both sides,
  * each says LOST(epoch, how many ends it took), and what is behind that number goes over the others. Of an epoch in which messages were under way
@@ -42,12 +43,6 @@ static void path_close(verbs_link_t *link, verbs_path_t state)
         log_error("verbs", "%s: a queue pair can neither be stopped nor destroyed; the peer may still write into memory", link->endpoint->base.name);
     direct->write_count = 0;
     direct->flying = 0;
-}
-
-static void path_broken(verbs_link_t *link, quoit_status_t status)
-{
-    verbs_endpoint_break(link->endpoint, status);
-    path_close(link, VERBS_PATH_BROKEN);
 }
 
 /* In front of a list, in the order in which they were begun. */
@@ -85,6 +80,22 @@ static void doubt(verbs_direct_t *direct)
     direct->error = IBV_WC_SUCCESS;
 }
 
+/* It cannot begin anew: the end of the rail, and of the connection where there is no other. */
+static void path_broken(verbs_link_t *link, quoit_status_t status)
+{
+    verbs_link_break(link, status);
+    if (link->endpoint->links > 1) verbs_path_leave(link);
+    else path_close(link, VERBS_PATH_BROKEN);
+}
+
+/* The same before the peer was told of the new epoch: by that it learns how many ends were taken in the old one. */
+static void path_broken_before(verbs_link_t *link, quoit_status_t status, uint64_t taken)
+{
+    verbs_link_break(link, status); /* while the text is there */
+    if (link->endpoint->links > 1 && say(link, PATH_RESET, 0, taken) != QUOIT_OK) verbs_endpoint_break(link->endpoint, QUOIT_ERR_NO_MEMORY);
+    path_broken(link, status);
+}
+
 void verbs_path_reset(verbs_link_t *link)
 {
     verbs_direct_t *direct = &link->direct;
@@ -95,13 +106,14 @@ void verbs_path_reset(verbs_link_t *link)
     doubt(direct);
     direct->epoch++;
     direct->state = VERBS_PATH_DOWN;
+    direct->ends_before = direct->ends_done;
     direct->ends_sent = direct->ends_done = direct->ends_taken = 0;
     direct->owed = 0;
     for (list_t *place = direct->waiting.next; place != &direct->waiting; place = place->next) container_of(place, verbs_put_t, link)->posted = 0;
     if (status == QUOIT_OK) status = verbs_queue_init(link, direct->qp, true);
     if (status == QUOIT_OK) status = verbs_direct_prepare(link);
-    if (status == QUOIT_OK) status = say(link, PATH_RESET, direct->psn, taken);
-    if (status != QUOIT_OK) path_broken(link, status);
+    if (status != QUOIT_OK) path_broken_before(link, status, taken);
+    else if ((status = say(link, PATH_RESET, direct->psn, taken)) != QUOIT_OK) path_broken(link, status);
 }
 
 /* When the connection is over, nobody is told, and nothing begins anew. */
@@ -131,6 +143,14 @@ void verbs_path_leave(verbs_link_t *link)
 
 /* ---------------------------------------------------------------- beginning anew */
 
+/* Its device may have failed between the two, and its queue pair could not be stopped in time: what it did not see is lost. */
+static quoit_status_t check_taken(uint64_t acknowledged, uint64_t taken)
+{
+    if (taken >= acknowledged) return QUOIT_OK;
+    return error_set(QUOIT_ERR_NETWORK, "its device acknowledged %llu messages, of which it saw %llu before the device failed",
+                     (unsigned long long)acknowledged, (unsigned long long)taken);
+}
+
 /* Of the messages under way, the first `taken` of the epoch are done, whether the device knows it already or not. */
 static void end_taken(verbs_endpoint_t *endpoint, list_t *list, uint64_t taken)
 {
@@ -144,13 +164,16 @@ static void end_taken(verbs_endpoint_t *endpoint, list_t *list, uint64_t taken)
 static quoit_status_t peer_reset(verbs_link_t *link, uint64_t epoch, uint64_t psn, uint64_t taken)
 {
     verbs_direct_t *direct = &link->direct;
+    quoit_status_t status = QUOIT_OK;
     if (verbs_path_is_live(direct) && epoch == direct->epoch + 1) {
         if (link->broken == QUOIT_OK) verbs_path_reset(link);
         else verbs_path_leave(link);
     }
     if (direct->state == VERBS_PATH_BROKEN) return QUOIT_OK; /* progress ends the endpoint */
     if (direct->state == VERBS_PATH_LOST) {
-        if (epoch != direct->doubtful_epoch + 1) return QUOIT_OK;
+        if (epoch == direct->epoch + 1) status = check_taken(direct->ends_done, taken);
+        if (epoch == direct->epoch) status = check_taken(direct->ends_before, taken);
+        if (status != QUOIT_OK || epoch != direct->doubtful_epoch + 1) return status;
         end_taken(link->endpoint, &direct->doubtful, taken);
         put_in_front(&link->endpoint->again, &direct->doubtful);
         return QUOIT_OK;
@@ -158,9 +181,10 @@ static quoit_status_t peer_reset(verbs_link_t *link, uint64_t epoch, uint64_t ps
     if (direct->state != VERBS_PATH_DOWN || epoch != direct->epoch || psn >> 24 != 0)
         return error_set(QUOIT_ERR_PROTOCOL, "the direct path is reset to epoch %llu, here it is %llu", (unsigned long long)epoch,
                          (unsigned long long)direct->epoch);
+    if ((status = check_taken(direct->ends_before, taken)) != QUOIT_OK) return status;
     end_taken(link->endpoint, &direct->doubtful, taken);
     put_in_front(&direct->waiting, &direct->doubtful);
-    quoit_status_t status = verbs_queue_connect(link, direct->qp, link->peer.direct_qpn, direct->psn, (uint32_t)psn);
+    status = verbs_queue_connect(link, direct->qp, link->peer.direct_qpn, direct->psn, (uint32_t)psn);
     if (status == QUOIT_OK) status = say(link, PATH_READY, 0, 0);
     if (status == QUOIT_OK) direct->state = VERBS_PATH_READY;
     else path_broken(link, status);
@@ -175,10 +199,8 @@ static quoit_status_t peer_lost(verbs_link_t *link, uint64_t epoch, uint64_t tak
     if (link->broken == QUOIT_OK && !link->left) verbs_link_break(link, error_set(QUOIT_ERR_NETWORK, "the other side gave it up"));
     verbs_path_leave(link);
     if (direct->state != VERBS_PATH_LOST) return QUOIT_OK;
-    if (epoch == direct->epoch && taken < direct->ends_done)
-        return error_set(QUOIT_ERR_NETWORK, "its device acknowledged %llu messages, of which it saw %llu before the device failed",
-                         (unsigned long long)direct->ends_done, (unsigned long long)taken);
-    if (epoch != direct->doubtful_epoch) return QUOIT_OK;
+    quoit_status_t status = epoch == direct->epoch ? check_taken(direct->ends_done, taken) : QUOIT_OK;
+    if (status != QUOIT_OK || epoch != direct->doubtful_epoch) return status;
     end_taken(link->endpoint, &direct->doubtful, taken);
     put_in_front(&link->endpoint->again, &direct->doubtful);
     return QUOIT_OK;
