@@ -71,6 +71,7 @@ enum { REACH_UNKNOWN, REACH_YES, REACH_NO };
 struct engine {
     quoit_process_id_t self;
     int doorbell, epoll; /* owned */
+    bool doorbell_is_lent; /* a device that hangs may ring it after the engine's end: it stays open */
     unsigned fork_generation;
     uint64_t host_label;         /* engines with different ones count as different hosts; set by tests with ranks as threads */
     int users;           /* communicators */

@@ -175,7 +175,7 @@ static void engine_free(engine_t *engine)
     window_pool_forget(&engine->slot_pool);
     for (int i = engine->transports; i-- > 0;) engine->transport[i].ops->close(engine->transport[i].transport);
     if (engine->epoll >= 0) close(engine->epoll);
-    if (engine->doorbell >= 0) close(engine->doorbell);
+    if (engine->doorbell >= 0 && !engine->doorbell_is_lent) close(engine->doorbell);
     table_destroy(engine->comms);
     table_destroy(engine->peers);
     pthread_cond_destroy(&engine->free_or_done);
