@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Going on with the survivors: who is left after deaths, aborts, silence and cut connections, and that the new communicator works.
+#include "namespaces.h"
 #include "processes.h"
 
 #include <gtest/gtest.h>
@@ -219,10 +220,10 @@ void PrintTo(const Deaths &deaths, std::ostream *out)
 
 class Survivors : public testing::TestWithParam<Deaths> {};
 
-TEST_P(Survivors, GoOn)
+void expect_going_on(const Deaths &deaths, Places &&places)
 {
-    const Deaths &deaths = GetParam();
-    Processes ranks("work", deaths.host_of, {std::to_string(deaths.host_of.size() - deaths.victims.size())}, "", {"QUOIT_LINGER=500ms"});
+    places.environment.push_back("QUOIT_LINGER=500ms");
+    Processes ranks("work", deaths.host_of, {std::to_string(deaths.host_of.size() - deaths.victims.size())}, "", places.environment, places.networks);
     std::vector<int> left;
     for (int rank = 0; rank < ranks.size(); rank++)
         if (std::find(deaths.victims.begin(), deaths.victims.end(), rank) == deaths.victims.end()) left.push_back(rank);
@@ -238,6 +239,20 @@ TEST_P(Survivors, GoOn)
         std::string line = ranks.wait_line(rank, "shrunk1", 1);
         EXPECT_LT(atof(line.c_str()) - killed, has_sanitizer() ? 12 : 4) << line;
         EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    }
+}
+
+TEST_P(Survivors, GoOn) { expect_going_on(GetParam(), Places(GetParam().host_of, false)); }
+
+// Between networks: a leader, one that is none, all of a host (once the one with the lowest rank), a leader and another, one after the other.
+TEST(Apart, SurvivorsGoOn)
+{
+    for (const Deaths &deaths : {Deaths{{0, 0, 1, 1}, {0}, 0}, Deaths{{0, 0, 1, 1}, {3}, 0}, Deaths{{0, 0, 1, 1}, {0, 1}, 0}, Deaths{{0, 1, 1, 1}, {1, 2, 3}, 0},
+                                 Deaths{{0, 0, 1, 1, 2}, {0, 3}, 2500}}) {
+        SCOPED_TRACE(testing::PrintToString(deaths));
+        Places places(deaths.host_of, true);
+        if (!places.why().empty()) GTEST_SKIP() << places.why();
+        expect_going_on(deaths, std::move(places));
     }
 }
 
