@@ -71,6 +71,7 @@ enum { REACH_UNKNOWN, REACH_YES, REACH_NO };
 struct engine {
     quoit_process_id_t self;
     int doorbell, epoll; /* owned */
+    bool doorbell_is_lent; /* a device that hangs may ring it after the engine's end: it stays open */
     unsigned fork_generation;
     uint64_t host_label;         /* engines with different ones count as different hosts; set by tests with ranks as threads */
     int users;           /* communicators */
@@ -121,6 +122,7 @@ struct engine {
     int running;                 /* operations not done */
     int transfers;               /* messages under way, and sends and recvs not done: the network must be polled */
     bool failed;                 /* a communicator failed at some time */
+    bool left_out;               /* one was shrunk without ranks that may be alive, and read what they are sent, or not */
     bool completed;              /* an operation ended since the last wake-up of waiters */
     bool in_the_way;             /* a host mate we wait for was last seen on our processor */
     bool owner_is_progress;      /* the owner gives way to threads that wait */

@@ -175,7 +175,7 @@ static void engine_free(engine_t *engine)
     window_pool_forget(&engine->slot_pool);
     for (int i = engine->transports; i-- > 0;) engine->transport[i].ops->close(engine->transport[i].transport);
     if (engine->epoll >= 0) close(engine->epoll);
-    if (engine->doorbell >= 0) close(engine->doorbell);
+    if (engine->doorbell >= 0 && !engine->doorbell_is_lent) close(engine->doorbell);
     table_destroy(engine->comms);
     table_destroy(engine->peers);
     pthread_cond_destroy(&engine->free_or_done);
@@ -243,19 +243,20 @@ engine_t *engine_current(void)
     return engine;
 }
 
-enum { LINGER_AFTER_FAILURE_US = 500000 };
+enum { LINGER_AFTER_FAILURE_US = 500000, QUIET_NS = 500000000 };
 
 /*
  * Let out what peers still need; bounded. The caller owns the engine. After a failure only word of it is under way, and part of it
- * goes to processes that are gone: no reason to wait long.
+ * goes to processes that are gone: no reason to wait long. Where ranks that may be alive were left out, what nothing moves of is for them.
  */
 static void drain(engine_t *engine)
 {
     int64_t linger_us = setting_int(SETTING_LINGER);
     if (engine->failed && linger_us > LINGER_AFTER_FAILURE_US) linger_us = LINGER_AFTER_FAILURE_US;
-    uint64_t deadline = clock_now() + (uint64_t)linger_us * 1000;
-    while (clock_now() < deadline) {
+    uint64_t begun = clock_now(), now = begun, newest = begun, deadline = begun + (uint64_t)linger_us * 1000;
+    for (; now < deadline && !(engine->left_out && now >= newest + QUIET_NS); now = clock_now()) {
         bool idle = true, moved = engine_poll(engine);
+        if (moved) newest = now;
         for (int i = 0; i < engine->transports; i++)
             idle = idle && engine->transport[i].ops->idle(engine->transport[i].transport);
         if (idle) return;
@@ -265,8 +266,8 @@ static void drain(engine_t *engine)
             epoll_wait(engine->epoll, events, 8, 1);
         }
     }
-    log_write(engine->failed ? LOG_INFO : LOG_WARN, "engine", "gave up after %lld ms sending what peers may still need (QUOIT_LINGER)",
-              (long long)linger_us / 1000);
+    log_write(engine->failed || engine->left_out ? LOG_INFO : LOG_WARN, "engine", "gave up after %lld ms sending what peers may still need (QUOIT_LINGER)",
+              (long long)(now - begun) / 1000000);
 }
 
 /* Nobody uses it any more: it lets out what peers need. Its descriptors and memory stay. */

@@ -13,7 +13,6 @@
 #include "scheduler/execute_staging.h"
 #include "scheduler/stage.h"
 
-#include <unistd.h>
 
 static quoit_status_t make_events(execution_t *execution)
 {
@@ -76,13 +75,27 @@ quoit_status_t execute_device_begin(execution_t *execution)
     return make_events(execution);
 }
 
+/* The device hangs, and may use all of this for ever. */
+static void give_up(const stage_queue_t *queue, execution_t *execution)
+{
+    execute_staging_give_up(queue, execution);
+    stage_give_up(queue, execution->stream);
+    for (int i = 0; i < EXECUTE_MAX_DEPTH; i++) {
+        stage_give_up(queue, execution->event[i]);
+        execution->event[i] = NULL;
+    }
+    execution->stream = NULL;
+    execution->row_idle = NULL;
+}
+
 /* Copies that an early end leaves in the queue read and write staging memory only, but for those into the user's buffer: wait. */
 void execute_device_end(execution_t *execution)
 {
     if (!execution->row) return;
+    const stage_queue_t queue = {execution->operation->comm->engine, execution->row, execution->stream};
     bool copies_left = execution->event[0] && execution->oldest < execution->binding.chunks;
-    if (copies_left && execution->row->event_record(execution->event[0], execution->stream) == QUOIT_OK)
-        while (execution->row->event_query(execution->event[0]) == QUOIT_IN_PROGRESS) usleep(50);
+    if (copies_left && execution->row->event_record(execution->event[0], execution->stream) == QUOIT_OK && !stage_await(&queue, execution->event[0]))
+        give_up(&queue, execution);
     for (int i = 0; execution->reach.region && i < execution->plan->depth * execution->plan->transfers; i++) {
         stage_give(execution->transfer[i].stage);
         execution->transfer[i].stage = NULL;

@@ -136,6 +136,18 @@ void execute_staging_destroy(engine_t *engine, execution_t *execution)
     }
 }
 
+void execute_staging_give_up(const stage_queue_t *queue, execution_t *execution)
+{
+    execute_staging_t *side[] = {&execution->send, &execution->recv};
+    for (int i = 0; i < 2; i++) {
+        if (!side[i]->memory) continue;
+        memory_withdraw(queue->engine, side[i]->memory);
+        stage_give_up(queue, side[i]->memory);
+        side[i]->memory = NULL;
+        side[i]->capacity = 0;
+    }
+}
+
 /* ------------------------------------------------------------------ places and copies */
 
 static uint8_t *chunk_of(const execution_t *execution, const execute_staging_t *side, size_t chunk)

@@ -74,6 +74,15 @@ static void append_member(const quoit_comm_t *comm, int member, char *text, size
     append(text, capacity, other->peer->name, more);
 }
 
+/* Is it the first unfinished transfer with its peer? */
+static bool is_first_of_peer(const execute_transfer_t *transfer, int which)
+{
+    if (transfer[which].transfer.status != QUOIT_IN_PROGRESS) return false;
+    for (int i = 0; i < which; i++)
+        if (transfer[i].transfer.status == QUOIT_IN_PROGRESS && transfer[i].peer == transfer[which].peer) return false;
+    return true;
+}
+
 int execute_awaited(quoit_comm_t *comm, int *ranks, int capacity)
 {
     const execution_t *execution = &comm->execution;
@@ -89,7 +98,7 @@ int execute_awaited(quoit_comm_t *comm, int *ranks, int capacity)
     }
     const execute_transfer_t *mine = execution_transfers_of(execution, run->chunk);
     for (int i = 0; i < run->transfers && count < capacity; i++)
-        if (mine[i].transfer.status == QUOIT_IN_PROGRESS) ranks[count++] = mine[i].peer;
+        if (is_first_of_peer(mine, i)) ranks[count++] = mine[i].peer;
     return count;
 }
 
@@ -118,6 +127,22 @@ execute_doubt_t execute_doubt(quoit_comm_t *comm)
     return DOUBT_MATES;
 }
 
+/* A peer is named once, whatever it is awaited for. */
+static void append_transfers(quoit_comm_t *comm, const execute_transfer_t *transfer, int count, int first, char *text, size_t capacity)
+{
+    const int peer = transfer[first].peer;
+    bool sends = false, receives = false; /* as the peer sees it */
+    for (int i = first; i < count; i++) {
+        if (transfer[i].transfer.status != QUOIT_IN_PROGRESS || transfer[i].peer != peer) continue;
+        sends = sends || transfer[i].receives;
+        receives = receives || !transfer[i].receives;
+    }
+    char more[400], doing[320];
+    inquire_text(comm, peer, doing, sizeof doing);
+    snprintf(more, sizeof more, " (%s%s%s%s%s)", sends ? "to send" : "", sends && receives ? " and " : "", receives ? "to receive" : "", doing[0] ? "; " : "", doing);
+    append(text, capacity, comm_rank_name(comm, peer), more);
+}
+
 void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)
 {
     text[0] = '\0';
@@ -136,13 +161,8 @@ void execute_missing(quoit_comm_t *comm, char *text, size_t capacity)
         return;
     }
     const execute_transfer_t *mine = execution_transfers_of(execution, run->chunk);
-    for (int i = 0; i < run->transfers; i++) {
-        if (mine[i].transfer.status != QUOIT_IN_PROGRESS) continue;
-        char more[400], doing[320];
-        inquire_text(comm, mine[i].peer, doing, sizeof doing);
-        snprintf(more, sizeof more, " (%s%s%s)", mine[i].receives ? "to send" : "to receive", doing[0] ? "; " : "", doing);
-        append(text, capacity, comm_rank_name(comm, mine[i].peer), more);
-    }
+    for (int i = 0; i < run->transfers; i++)
+        if (is_first_of_peer(mine, i)) append_transfers(comm, mine, run->transfers, i, text, capacity);
 }
 
 /* A member that has left cannot publish any more what this operation waits for. */

@@ -54,6 +54,20 @@ static bool is_json(const char *path)
     return length >= 5 && strcmp(path + length - 5, ".json") == 0;
 }
 
+/* False with errno: a full disk takes a part, and says at the next call why it takes no more. */
+static bool write_all(int fd, const char *data, size_t length)
+{
+    while (length > 0) {
+        ssize_t written = write(fd, data, length);
+        if (written < 0 && errno != EINTR) return false;
+        if (written > 0) {
+            data += written;
+            length -= (size_t)written;
+        }
+    }
+    return true;
+}
+
 static void write_dump(const quoit_comm_t *comm, const char *pattern, const journal_block_t *copy, const journal_view_t *view)
 {
     static _Atomic int dumps; /* the first of a process begins the file anew */
@@ -71,8 +85,7 @@ static void write_dump(const quoit_comm_t *comm, const char *pattern, const jour
     if (text_finish(&text, &data) != QUOIT_OK) return;
     int begin = atomic_fetch_add(&dumps, 1) == 0 ? O_TRUNC : O_APPEND;
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | begin, 0600);
-    size_t length = strlen(data);
-    if (fd < 0 || write(fd, data, length) != (ssize_t)length)
+    if (fd < 0 || !write_all(fd, data, strlen(data)))
         log_warn("dump", "QUOIT_DUMP: %s: %s", path, strerror(errno));
     else
         log_info("dump", "the newest operations of %s are in %s", comm->name, path);

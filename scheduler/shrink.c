@@ -434,12 +434,16 @@ static quoit_status_t agree(quoit_comm_t *comm, int timeout_ms)
 static quoit_status_t make(quoit_comm_t *comm, const char *name, int timeout_ms, quoit_comm_t **result)
 {
     int count = 0, own = -1;
+    bool left_out = false;
     int *job_ranks = malloc((size_t)comm->size * sizeof *job_ranks);
     if (!job_ranks) return error_set(QUOIT_ERR_NO_MEMORY, "shrink: %d ranks", comm->size);
     uint64_t id = hash_combine(comm->id, 0x736872696e6b); /* "shrink" */
     engine_enter(comm->engine);
     for (int rank = 0; rank < comm->size; rank++) {
-        if (comm->shrink->rank[rank].list != SHRINK_MEMBER) continue;
+        if (comm->shrink->rank[rank].list != SHRINK_MEMBER) {
+            left_out = left_out || comm->shrink->rank[rank].mark != SHRINK_LOST;
+            continue;
+        }
         if (rank == comm->rank) own = count;
         job_ranks[count++] = comm->job_rank[rank];
         id = hash_combine(id, (uint64_t)comm->job_rank[rank]);
@@ -449,6 +453,7 @@ static quoit_status_t make(quoit_comm_t *comm, const char *name, int timeout_ms,
     if (status == QUOIT_OK) {
         engine_retain(comm->engine);
         comm->engine->failed = false;
+        comm->engine->left_out = comm->engine->left_out || left_out;
         comm->shrink->made = true;
         log_info("shrink", "[%s, rank %d] goes on as rank %d of %d", comm->name, comm->rank, own, count);
     }

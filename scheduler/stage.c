@@ -2,7 +2,10 @@
 /* See stage.h. */
 #include "scheduler/stage.h"
 
+#include "base/clock.h"
 #include "base/doorbell.h"
+#include "base/log.h"
+#include "base/settings.h"
 #include "scheduler/comm.h"
 #include "scheduler/memory.h"
 
@@ -16,6 +19,7 @@ struct stage_lane {
     stage_queue_t queue; /* owns its stream */
     list_t idle; /* stage_t, used longest ago first */
     int kept;
+    bool hangs; /* a copy of it was given up */
 };
 
 static quoit_status_t find_lane(quoit_comm_t *comm, quoit_device_t device, stage_lane_t **result)
@@ -88,12 +92,12 @@ quoit_status_t stage_take(quoit_comm_t *comm, quoit_device_t device, size_t byte
     return create(lane, bytes, result);
 }
 
-static void wake(void *engine) { doorbell_ring(((engine_t *)engine)->doorbell); }
+static void wake(void *doorbell) { doorbell_ring((int)(intptr_t)doorbell); }
 
 quoit_status_t stage_queue_end(const stage_queue_t *queue, device_event_t *done)
 {
     quoit_status_t status = queue->row->event_record(done, queue->stream);
-    return status == QUOIT_OK ? queue->row->stream_notify(queue->stream, wake, queue->engine) : status;
+    return status == QUOIT_OK ? queue->row->stream_notify(queue->stream, wake, (void *)(intptr_t)queue->engine->doorbell) : status;
 }
 
 quoit_status_t stage_copy(stage_t *stage, void *device_memory, size_t bytes, device_direction_t direction)
@@ -113,11 +117,62 @@ quoit_status_t stage_query(stage_t *stage)
     return status;
 }
 
+bool stage_await(const stage_queue_t *queue, device_event_t *done)
+{
+    const int64_t limit_us = setting_int(SETTING_LINGER);
+    uint64_t deadline = clock_now() + (uint64_t)limit_us * 1000;
+    while (queue->row->event_query(done) == QUOIT_IN_PROGRESS) {
+        if (clock_now() < deadline) {
+            usleep(POLL_US);
+            continue;
+        }
+        log_warn("device", "device %s has not ended a copy of an operation that is over, for %lld ms (QUOIT_LINGER): what it may still use is never freed, "
+                           "and it may yet write to the buffer", queue->row->name, (long long)limit_us / 1000);
+        return false;
+    }
+    return true;
+}
+
+/* A device that hangs may come to it at any time, or never. Kept where it can be seen that nobody has forgotten it. */
+typedef struct given_up {
+    struct given_up *next;
+    void *pointer;
+} given_up_t;
+
+void stage_give_up(const stage_queue_t *queue, void *pointer)
+{
+    static _Atomic(given_up_t *) all;
+    given_up_t *one = malloc(sizeof *one);
+    queue->engine->doorbell_is_lent = true; /* the stream rings it, whenever that is */
+    if (!one || !pointer) {
+        free(one);
+        return;
+    }
+    *one = (given_up_t){.next = atomic_load(&all), .pointer = pointer};
+    while (!atomic_compare_exchange_weak(&all, &one->next, one)) {}
+}
+
+/* Not a second wait for a device that has hung. */
+static bool is_over(stage_t *stage)
+{
+    stage_lane_t *lane = stage->lane;
+    if (!stage->copies || stage_query(stage) != QUOIT_IN_PROGRESS) return true;
+    lane->hangs = lane->hangs || !stage_await(&lane->queue, stage->event);
+    return !lane->hangs;
+}
+
 void stage_give(stage_t *stage)
 {
     if (!stage) return;
     stage_lane_t *lane = stage->lane;
-    while (stage->copies && stage_query(stage) == QUOIT_IN_PROGRESS) usleep(POLL_US);
+    if (!is_over(stage)) {
+        memory_withdraw(lane->queue.engine, stage->memory);
+        stage_give_up(&lane->queue, stage->memory);
+        stage_give_up(&lane->queue, stage->event);
+        free(stage);
+        return;
+    }
+    stage->copies = false;
     if (stage->capacity > KEPT_BYTES / KEPT) {
         destroy(stage);
         return;
@@ -133,7 +188,8 @@ void stages_destroy(quoit_comm_t *comm)
     for (int i = 0; i < DEVICE_MAX; i++) {
         stage_lane_t *lane = comm->lane[i];
         if (!lane) continue;
-        lane->queue.row->stream_destroy(lane->queue.stream);
+        if (lane->hangs) stage_give_up(&lane->queue, lane->queue.stream);
+        else lane->queue.row->stream_destroy(lane->queue.stream);
         for (list_t *node; (node = list_pop(&lane->idle));) destroy(container_of(node, stage_t, link));
         free(lane);
         comm->lane[i] = NULL;

@@ -6,9 +6,11 @@
  * fake device's) has moved: then a round takes the same calls each time.
  *
  *   budget_path TRANSPORT [FAKE_LIBIBVERBS]
+ *   budget_path operation                     an allreduce of 16 bytes on one rank: what an operation costs where nothing moves
  */
 #include "base/clock.h"
 #include "base/hmac.h"
+#include "quoit/quoit.h"
 #include "transport/registry.h"
 
 #include <dlfcn.h>
@@ -114,11 +116,31 @@ static void budget_message(size_t size, uint64_t number)
     budget_check(got.status, "a recv");
 }
 
+/* Arguments, number, hash of all calls, history, journal, plan, deadline: the way of every operation, but for its bytes. */
+static int budget_operation(void)
+{
+    quoit_comm_t *comm = NULL;
+    float in[4] = {1, 2, 3, 4}, out[4];
+    budget_check(quoit_comm_create(NULL, 0, 1, NULL, &comm), "a communicator");
+    for (int round = 0; round < ROUNDS; round++) {
+        CALLGRIND_ZERO_STATS;
+        CALLGRIND_TOGGLE_COLLECT;
+        quoit_status_t status = quoit_allreduce(comm, in, out, 4, QUOIT_F32, QUOIT_SUM, NULL, NULL);
+        CALLGRIND_TOGGLE_COLLECT;
+        budget_check(status, "an allreduce");
+        CALLGRIND_DUMP_STATS_AT("16 bytes");
+    }
+    quoit_comm_destroy(comm);
+    puts("done");
+    return 0;
+}
+
 int main(int count, char **arguments)
 {
     static const size_t sizes[] = {8, LARGEST};
     uint64_t number = 0;
     if (count != 2 && count != 3) return 2;
+    if (strcmp(arguments[1], "operation") == 0) return budget_operation();
     void *symbol = count == 3 ? dlsym(dlopen(arguments[2], RTLD_NOW), "fake_verbs_is_quiet") : NULL;
     memcpy(&budget_is_quiet, &symbol, sizeof symbol);
     budget_open(arguments[1]);

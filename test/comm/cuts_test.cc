@@ -194,7 +194,8 @@ int role_die(ProcessRank &self)
         setrlimit(RLIMIT_CORE, &cores);
         if (way == "segfault") {
             signal(SIGSEGV, SIG_DFL);
-            raise(SIGSEGV);
+            volatile uintptr_t nowhere = 0;
+            *reinterpret_cast<volatile int *>(nowhere) = 1;
         }
         if (way == "abort" || way == "core") {
             signal(SIGABRT, SIG_DFL);
@@ -298,6 +299,23 @@ TEST_F(Cuts, ARankKilledOnEitherHostIsNamedOnBoth)
 
 // ------------------------------------------------------------------ ways to die
 
+TEST_F(Cuts, EveryWayOfDyingIsToldOnBothHosts)
+{
+    for (std::string way : {"_exit", "thread", "segfault", "abort"})
+        for (std::string child : {"", "child"}) {
+            SCOPED_TRACE(way + (child.empty() ? "" : ", with a forked child that lives on"));
+            const int victim = child.empty() ? 3 : 2;
+            Processes ranks("die", host_of, {std::to_string(victim), way, child}, "", environment(), networks());
+            for (int rank = 0; rank < 4; rank++) ranks.wait_line(rank, "ready", 60);
+            pid_t forked = child.empty() ? 0 : static_cast<pid_t>(atoi(ranks.wait_line(victim, "child", 1).c_str()));
+            double killed = seconds();
+            ranks.tell(victim, "go");
+            expect_told(ranks, victim, killed, ranks.host_name());
+            EXPECT_EQ(ranks.wait_exit(victim, 20), way == "segfault" ? 1000 + SIGSEGV : way == "abort" ? 1000 + SIGABRT : 3);
+            if (forked > 0) ::kill(forked, SIGKILL);
+        }
+}
+
 TEST(Ways, OfDyingAreAllTheSame)
 {
     for (const Hosts &where : {Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 1, 2}})
@@ -372,9 +390,11 @@ int role_bystander(ProcessRank &self)
 
 TEST(Ways, LeaveOtherGroupsAlone)
 {
-    for (const Hosts &host_of : {Hosts{0, 0, 0, 0}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 0, 1}}) {
-        SCOPED_TRACE(name_of(host_of));
-        Processes ranks("bystander", host_of);
+    for (const auto &[host_of, apart] : {std::pair{Hosts{0, 0, 0, 0}, false}, {Hosts{0, 0, 1, 1}, false}, {Hosts{0, 1, 0, 1}, false}, {Hosts{0, 0, 1, 1}, true}}) {
+        SCOPED_TRACE(name_of(host_of) + (apart ? ", networks apart" : ""));
+        Places places(host_of, apart);
+        if (!places.why().empty()) GTEST_SKIP() << places.why();
+        Processes ranks("bystander", host_of, {}, "", places.environment, places.networks);
         for (int rank : {0, 1, 2, 3}) ranks.wait_line(rank, "ready", 60);
         for (int rank : {0, 2}) EXPECT_EQ(ranks.wait_line(rank, "busy", 60), "yes");
         pid_t pid = ranks.pid(3);

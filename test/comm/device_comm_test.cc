@@ -2,6 +2,7 @@
 // Device buffers and streams in allreduce, reduce and broadcast, with the lagging device, whose memory kills a CPU that touches it and on which
 // nothing is done when a call returns. Every collective, and its results: device_collectives_test.cc.
 #include "device_support.h"
+#include "outcome.h"
 
 #include <atomic>
 #include <cstring>
@@ -12,7 +13,6 @@ using namespace comm_test;
 
 namespace {
 
-using Hosts = std::vector<int>;
 const Hosts topologies[] = {{0}, {0, 0}, {0, 0, 0}, {0, 1}, {0, 0, 1}};
 
 class Device : public DeviceTest {};
@@ -262,4 +262,66 @@ TEST_F(Device, FailingCopyIsAnError)
     }
 }
 
+// A device that hangs in a copy of Quoit's own: the operation ends at its deadline, destroy returns, and when the device comes to it after all
+// it finds what it uses.
+int role_hang(ProcessRank &self)
+{
+    const std::string how = self.argument(0);
+    const size_t count = 300000;
+    quoit_device_t device = 0;
+    if (lagging_device_register(&device) != QUOIT_OK || self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    {
+        Stream stream;
+        Memory buffer(count * sizeof(int32_t));
+        quoit_call_t call = stream.call(device);
+        call.timeout_ms = 300;
+        auto work = [&] {
+            if (how == "allreduce") return quoit_allreduce(self.comm, buffer.pointer, buffer.pointer, count, QUOIT_I32, QUOIT_SUM, &call, nullptr);
+            return self.rank == 0 ? quoit_send(self.comm, buffer.pointer, count, QUOIT_I32, 1, 1, &call, nullptr)
+                                  : quoit_recv(self.comm, buffer.pointer, count, QUOIT_I32, 0, 1, &call, nullptr);
+        };
+        if (work() != QUOIT_OK) return 2; /* once well */
+        self.say("ready");
+        self.listen("go");
+        lagging_device_hold_copies(true);
+        double begun = seconds();
+        quoit_status_t status = work();
+        self.say("ended %.6f %d %s", seconds() - begun, status, quoit_last_error());
+        begun = seconds();
+        quoit_comm_destroy(self.comm);
+        self.comm = nullptr;
+        self.say("destroyed %.6f 0", seconds() - begun);
+        lagging_device_hold_copies(false);
+    }
+    lagging_device_shutdown(); /* all that was queued is carried out */
+    return 0;
+}
+
+TEST(DeviceThatHangs, EndsItsOperationsAllTheSame)
+{
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}})
+        for (std::string how : {"allreduce", "messages"}) {
+            SCOPED_TRACE(name_of(host_of) + ", " + how);
+            Processes ranks("hang", host_of, {how}, "", {"QUOIT_LINGER=400ms"});
+            for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 60);
+            for (int rank = 0; rank < 2; rank++) ranks.tell(rank, "go");
+            for (int rank = 0; rank < 2; rank++) {
+                Outcome one = outcome(ranks, rank, "ended"), end = outcome(ranks, rank, "destroyed");
+                EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
+                EXPECT_LT(one.at, 0.3 + 0.4 + 0.6 * slow()) << one.text;
+                EXPECT_LT(end.at, 0.5 + 0.6 * slow()); /* of a communicator that has failed */
+                EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+            }
+        }
+}
+
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"hang", role_hang}};
+
 } // namespace
+
+int main(int count, char **arguments)
+{
+    if (is_process_rank()) return run_role(roles);
+    testing::InitGoogleTest(&count, arguments);
+    return RUN_ALL_TESTS();
+}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that die, stop, stay away, or call something else. Ranks are processes: the program runs itself with a role.
+#include "namespaces.h"
 #include "outcome.h"
 
 #include <gtest/gtest.h>
@@ -57,10 +58,10 @@ void PrintTo(const Death &death, std::ostream *out)
 
 class Deaths : public testing::TestWithParam<Death> {};
 
-TEST_P(Deaths, EverySurvivorIsTold)
+void expect_survivors_told(const Death &death, const Places &places)
 {
-    const Death &death = GetParam();
-    Processes ranks("survive", death.host_of, {std::to_string(death.victim), std::to_string(death.mode), std::to_string(death.count)});
+    Processes ranks("survive", death.host_of, {std::to_string(death.victim), std::to_string(death.mode), std::to_string(death.count)}, "", places.environment,
+                    places.networks);
     for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
     if (death.mode == 0 || death.mode == 3) usleep(100000); /* now they are blocked, and asleep */
     pid_t pid = ranks.pid(death.victim);
@@ -81,10 +82,13 @@ TEST_P(Deaths, EverySurvivorIsTold)
             EXPECT_EQ(one->status, QUOIT_ERR_PEER) << "rank " << rank << ": " << one->text;
             EXPECT_TRUE(names(one->text, death.victim, pid)) << "rank " << rank << " is not told that it was rank " << death.victim << ", pid " << pid << ": " << one->text;
             EXPECT_NE(one->text.find(ranks.host_name()), std::string::npos) << one->text;
+            EXPECT_NE(one->text.find(" #"), std::string::npos) << "the operation is not told: " << one->text;
         }
         EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
     }
 }
+
+TEST_P(Deaths, EverySurvivorIsTold) { expect_survivors_told(GetParam(), Places(GetParam().host_of, false)); }
 
 INSTANTIATE_TEST_SUITE_P(All, Deaths,
                          testing::Values(Death{{0, 0}, 1, 0}, Death{{0, 0}, 0, 0}, Death{{0, 0, 0, 0}, 2, 0}, Death{{0, 0, 0, 0}, 0, 0},
@@ -92,7 +96,23 @@ INSTANTIATE_TEST_SUITE_P(All, Deaths,
                                          Death{{0, 1}, 1, 0}, Death{{0, 0, 1, 1}, 0, 0}, Death{{0, 0, 1, 1}, 1, 0}, Death{{0, 0, 1, 1}, 2, 0},
                                          Death{{0, 0, 1, 1}, 3, 0}, Death{{0, 0, 1, 1}, 3, 1}, Death{{0, 0, 1, 1}, 3, 2}, Death{{0, 0, 1, 1}, 3, 3},
                                          Death{{0, 1, 2}, 2, 0}, Death{{0, 1, 2}, 1, 1}, Death{{0, 0, 1, 1}, 2, 1, 2000000},
-                                         Death{{0, 0, 0, 0}, 3, 0, 2000000}, Death{{0, 0, 1, 1}, 1, 0, 2000000}));
+                                         Death{{0, 0, 0, 0}, 3, 0, 2000000}, Death{{0, 0, 1, 1}, 1, 0, 2000000},
+                                         Death{{0, 0, 0, 0, 0, 0, 0, 0}, 5, 0}, Death{{0, 0, 0, 0, 0, 0, 0, 0}, 0, 3}, Death{{0, 0, 0, 0, 1, 1, 1, 1}, 4, 0},
+                                         Death{{0, 0, 0, 0, 1, 1, 1, 1}, 2, 1}, Death{{0, 1, 1, 2, 2, 2}, 3, 0}, Death{{0, 0, 0, 0, 0, 0, 0}, 6, 2},
+                                         Death{{0, 0, 1, 2, 3}, 0, 1}));
+
+// The same between networks: leaders and others, blocked, between operations, before the first one, in a subgroup, in the middle of a large one.
+TEST(Apart, EverySurvivorIsToldOfADeath)
+{
+    for (const Death &death : {Death{{0, 1}, 0, 0}, Death{{0, 1}, 1, 2}, Death{{0, 0, 1, 1}, 0, 0}, Death{{0, 0, 1, 1}, 1, 0}, Death{{0, 0, 1, 1}, 2, 1},
+                               Death{{0, 0, 1, 1}, 3, 2}, Death{{0, 0, 1, 1}, 2, 3}, Death{{0, 0, 1, 1}, 3, 0, 2000000}, Death{{0, 1, 2}, 1, 0},
+                               Death{{0, 0, 0, 0, 1, 1, 1, 1}, 5, 0}}) {
+        SCOPED_TRACE(testing::PrintToString(death));
+        Places places(death.host_of, true);
+        if (!places.why().empty()) GTEST_SKIP() << places.why();
+        expect_survivors_told(death, places);
+    }
+}
 
 // Survivors who know who they are cut a group from the one that has failed.
 int role_regroup(ProcessRank &self)
@@ -214,14 +234,14 @@ int role_absent(ProcessRank &self)
 
 class Absences : public testing::TestWithParam<Hosts> {};
 
-TEST_P(Absences, TimeoutNamesWhoIsMissing)
+void expect_missing_named(const Hosts &host_of, const Places &places)
 {
-    const Hosts &host_of = GetParam();
     int size = static_cast<int>(host_of.size());
     for (int absent : {0, size - 1})
         for (bool stopped : {false, true}) {
             const int timeout_ms = 700;
-            Processes ranks("absent", host_of, {std::to_string(absent), std::to_string(timeout_ms), stopped ? "1" : "0"});
+            Processes ranks("absent", host_of, {std::to_string(absent), std::to_string(timeout_ms), stopped ? "1" : "0"}, "",
+                            places.environment, places.networks);
             for (int rank = 0; rank < size; rank++) ranks.wait_line(rank, "ready", 60);
             pid_t pid = ranks.pid(absent);
             if (stopped) ranks.kill(absent, SIGSTOP);
@@ -235,6 +255,7 @@ TEST_P(Absences, TimeoutNamesWhoIsMissing)
                 EXPECT_LT(one.at, timeout_ms / 1000.0 + 0.5 * slow()) << one.text;
                 EXPECT_TRUE(names(one.text, absent, pid)) << "rank " << rank << " is not told that rank " << absent << " is missing: " << one.text;
                 EXPECT_NE(one.text.find("timed out after 700 ms"), std::string::npos) << one.text;
+                EXPECT_EQ(count_of(one.text, "rank " + std::to_string(absent) + " ("), 1u) << "named more than once: " << one.text;
                 if (hosts_of(host_of) == 1) { /* each of them sees for itself who is missing, and names nobody else */
                     EXPECT_EQ(one.text.find("told by"), std::string::npos) << one.text;
                 }
@@ -247,6 +268,39 @@ TEST_P(Absences, TimeoutNamesWhoIsMissing)
             EXPECT_EQ(late.status, QUOIT_ERR_TIMEOUT) << late.text;
             for (int rank = 0; rank < size; rank++) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
         }
+}
+
+TEST_P(Absences, TimeoutNamesWhoIsMissing) { expect_missing_named(GetParam(), Places(GetParam(), false)); }
+
+TEST(Apart, TimeoutNamesWhoIsMissing)
+{
+    for (const Hosts &host_of : {Hosts{0, 1}, Hosts{0, 0, 1, 1}}) {
+        Places places(host_of, true);
+        if (!places.why().empty()) GTEST_SKIP() << places.why();
+        expect_missing_named(host_of, places);
+    }
+}
+
+// A peer that is awaited both ways is named once.
+int role_both_ways(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm) != QUOIT_OK) return 1;
+    self.say("ready");
+    if (self.rank == 0) report(self, "ended", allreduce(self.comm, 2000000, 700));
+    self.listen("go");
+    return 0;
+}
+
+TEST(Absence, APeerIsNamedOnce)
+{
+    Processes ranks("both ways", {0, 1});
+    for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 60);
+    Outcome one = outcome(ranks, 0, "ended");
+    EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
+    EXPECT_EQ(count_of(one.text, "rank 1 ("), 1u) << one.text;
+    EXPECT_NE(one.text.find(" (to send and to receive; it does not answer)"), std::string::npos) << one.text;
+    for (int rank = 0; rank < 2; rank++) ranks.tell(rank, "go");
+    for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Absences, testing::Values(Hosts{0, 0}, Hosts{0, 0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}), print_hosts);
@@ -281,34 +335,45 @@ int role_silent(ProcessRank &self)
     return 0;
 }
 
-TEST(Silence, TimeoutsTellWhatTheOthersDo)
+void expect_doings_told(const Hosts &host_of, bool apart)
 {
     const int timeout_ms = 800;
-    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 1, 2}, Hosts{0, 0, 1}, Hosts{0, 1, 1}})
-        for (std::string how : {"stuck", "away", "set"}) {
-            if (how == "set" && hosts_of(host_of) != 1) continue;
-            SCOPED_TRACE(name_of(host_of) + ", " + how);
-            Processes ranks("silent", host_of, {how, std::to_string(timeout_ms)});
-            for (int rank = 0; rank < 3; rank++) ranks.wait_line(rank, "ready", 60);
-            for (int rank : {2, 0, 1}) ranks.tell(rank, "begin");
-            bool told = false;
-            double least = 100;
-            for (int rank : {0, 1}) {
-                Outcome one = outcome(ranks, rank, "ended");
-                EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
-                least = std::min(least, one.at);
-                EXPECT_LT(one.at, timeout_ms / 1000.0 + 0.5 * slow()) << one.text;
-                EXPECT_TRUE(names(one.text, 2, ranks.pid(2))) << one.text;
-                EXPECT_NE(one.text.find("timed out after 800 ms"), std::string::npos) << one.text;
-                told = told || (one.text.find("newest call") != std::string::npos && one.text.find("in barrier #1 of tensor-parallel") != std::string::npos);
-            }
-            EXPECT_GT(least, timeout_ms / 1000.0 - 0.15) << "the two begin at about the same time";
-            if (how == "stuck") {
-                EXPECT_TRUE(told) << ranks.output(0) << ranks.output(1);
-            }
-            for (int rank : {0, 1, 2}) ranks.tell(rank, "go");
-            for (int rank : {0, 1, 2}) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    for (std::string how : {"stuck", "away", "set"}) {
+        if (how == "set" && hosts_of(host_of) != 1) continue;
+        SCOPED_TRACE(name_of(host_of) + (apart ? ", networks apart, " : ", ") + how);
+        Places places(host_of, apart);
+        if (!places.why().empty()) GTEST_SKIP() << places.why();
+        Processes ranks("silent", host_of, {how, std::to_string(timeout_ms)}, "", places.environment, places.networks);
+        for (int rank = 0; rank < 3; rank++) ranks.wait_line(rank, "ready", 60);
+        for (int rank : {2, 0, 1}) ranks.tell(rank, "begin");
+        bool told = false;
+        double least = 100;
+        for (int rank : {0, 1}) {
+            Outcome one = outcome(ranks, rank, "ended");
+            EXPECT_EQ(one.status, QUOIT_ERR_TIMEOUT) << one.text;
+            least = std::min(least, one.at);
+            EXPECT_LT(one.at, timeout_ms / 1000.0 + 0.5 * slow()) << one.text;
+            EXPECT_TRUE(names(one.text, 2, ranks.pid(2))) << one.text;
+            EXPECT_NE(one.text.find("timed out after 800 ms"), std::string::npos) << one.text;
+            told = told || (one.text.find("newest call") != std::string::npos && one.text.find("in barrier #1 of tensor-parallel") != std::string::npos);
         }
+        EXPECT_GT(least, timeout_ms / 1000.0 - 0.15) << "the two begin at about the same time";
+        if (how == "stuck") {
+            EXPECT_TRUE(told) << ranks.output(0) << ranks.output(1);
+        }
+        for (int rank : {0, 1, 2}) ranks.tell(rank, "go");
+        for (int rank : {0, 1, 2}) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    }
+}
+
+TEST(Silence, TimeoutsTellWhatTheOthersDo)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 1, 2}, Hosts{0, 0, 1}, Hosts{0, 1, 1}}) expect_doings_told(host_of, false);
+}
+
+TEST(Apart, TimeoutsTellWhatTheOthersDo)
+{
+    for (const Hosts &host_of : {Hosts{0, 1, 2}, Hosts{0, 1, 1}}) expect_doings_told(host_of, true);
 }
 
 // ------------------------------------------------------------------ abort
@@ -342,33 +407,41 @@ int role_abort(ProcessRank &self)
     return 0;
 }
 
+void expect_woken(const Hosts &host_of, bool apart)
+{
+    for (bool group : {false, true})
+        for (int who : {0, static_cast<int>(host_of.size()) - 1}) {
+            SCOPED_TRACE(name_of(host_of) + (group ? ", a group not used before" : "") + ", by rank " + std::to_string(who));
+            Places places(host_of, apart);
+            if (!places.why().empty()) GTEST_SKIP() << places.why();
+            Processes ranks("abort", host_of, {std::to_string(who), group ? "1" : "0"}, "", places.environment, places.networks);
+            for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+            usleep(100000);
+            ranks.tell(who, "go");
+            double begun = atof(ranks.wait_line(who, "aborting", 20).c_str());
+            EXPECT_EQ(outcome(ranks, who, "aborted").status, QUOIT_OK);
+            for (int rank = 0; rank < ranks.size(); rank++) {
+                if (group && rank == who) continue;
+                Outcome one = outcome(ranks, rank, "ended");
+                EXPECT_EQ(one.status, QUOIT_ERR_ABORTED) << "rank " << rank << ": " << one.text;
+                EXPECT_LT(one.at - begun, promise_s()) << "rank " << rank;
+                EXPECT_NE(one.text.find("the test says so"), std::string::npos) << one.text;
+            }
+            for (int rank = 0; rank < ranks.size(); rank++) {
+                if (group) {
+                    EXPECT_EQ(outcome(ranks, rank, "alive").status, QUOIT_OK) << ranks.output(rank);
+                }
+                EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+            }
+        }
+}
+
 TEST(Abort, WakesEverybody)
 {
-    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 2}})
-        for (bool group : {false, true})
-            for (int who : {0, static_cast<int>(host_of.size()) - 1}) {
-                SCOPED_TRACE(name_of(host_of) + (group ? ", a group not used before" : "") + ", by rank " + std::to_string(who));
-                Processes ranks("abort", host_of, {std::to_string(who), group ? "1" : "0"});
-                for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
-                usleep(100000);
-                ranks.tell(who, "go");
-                double begun = atof(ranks.wait_line(who, "aborting", 20).c_str());
-                EXPECT_EQ(outcome(ranks, who, "aborted").status, QUOIT_OK);
-                for (int rank = 0; rank < ranks.size(); rank++) {
-                    if (group && rank == who) continue;
-                    Outcome one = outcome(ranks, rank, "ended");
-                    EXPECT_EQ(one.status, QUOIT_ERR_ABORTED) << "rank " << rank << ": " << one.text;
-                    EXPECT_LT(one.at - begun, promise_s()) << "rank " << rank;
-                    EXPECT_NE(one.text.find("the test says so"), std::string::npos) << one.text;
-                }
-                for (int rank = 0; rank < ranks.size(); rank++) {
-                    if (group) {
-                        EXPECT_EQ(outcome(ranks, rank, "alive").status, QUOIT_OK) << ranks.output(rank);
-                    }
-                    EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
-                }
-            }
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 2}}) expect_woken(host_of, false);
 }
+
+TEST(Apart, AnAbortWakesEverybody) { expect_woken({0, 0, 1, 1}, true); }
 
 // The leader of a host, whose connections lead to other hosts, is away from the library when another rank of that host aborts.
 int role_away(ProcessRank &self)
@@ -422,7 +495,7 @@ TEST(Abort, ReachesOtherHostsThatAreLate)
     ranks.tell(1, "end");
 }
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"survive", role_survive}, {"regroup", role_regroup}, {"busy", role_busy},   {"absent", role_absent},
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"survive", role_survive}, {"regroup", role_regroup}, {"busy", role_busy},   {"absent", role_absent}, {"both ways", role_both_ways},
                                                              {"silent", role_silent},   {"abort", role_abort}, {"away", role_away}};
 
 } // namespace

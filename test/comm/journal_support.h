@@ -34,13 +34,6 @@ inline std::string history_of(int pid, quoit_format_t format = QUOIT_FORMAT_TEXT
     return take(status, text);
 }
 
-inline size_t count_of(const std::string &text, const std::string &what)
-{
-    size_t count = 0;
-    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) count++;
-    return count;
-}
-
 inline bool has(const std::string &text, const std::string &what) { return text.find(what) != std::string::npos; }
 
 inline std::string read_file(const std::string &path)

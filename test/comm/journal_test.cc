@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <sstream>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -244,6 +245,35 @@ TEST_P(Dumps, OnceACommunicatorInOneFileARank)
         EXPECT_TRUE(has(dump, "waiting for rank 1 (")) << dump;
         EXPECT_TRUE(has(dump, "HAS NOT ARRIVED at #5")) << dump;
     }
+    for (int rank = 0; rank < 2; rank++) ranks.tell(rank, "go");
+    for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 30), 0) << ranks.output(rank);
+}
+
+// No file may grow beyond 300 bytes: the system takes a part of the dump, and says why it takes no more.
+int role_full(ProcessRank &self)
+{
+    dup2(1, 2); /* the log, to where the limit does not count */
+    if (self.create(60000) != QUOIT_OK || allreduce(self.comm, 100) != QUOIT_OK) return 1;
+    if (self.rank == 0) {
+        rlimit limit = {300, 300};
+        signal(SIGXFSZ, SIG_IGN);
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+        errno = EAGAIN; /* what an earlier call left is not the cause */
+        allreduce(self.comm, 555, 200);
+    }
+    self.say("failed %d", quoit_comm_error(self.comm, nullptr, 0));
+    self.listen("go");
+    return 0;
+}
+
+TEST(Dump, WithoutRoomForAllIsToldByItsCause)
+{
+    Directory directory;
+    Processes ranks("full", {0, 0}, {}, "", {"QUOIT_DUMP=" + directory.path + "/dump.txt"});
+    ASSERT_EQ(ranks.wait_line(0, "failed", 60), std::to_string(QUOIT_ERR_TIMEOUT)) << ranks.output(0);
+    std::string path = directory.path + "/dump.0.txt";
+    EXPECT_EQ(read_file(path).size(), 300u);
+    EXPECT_TRUE(has(ranks.output(0), "warn dump: QUOIT_DUMP: " + path + ": File too large")) << ranks.output(0);
     for (int rank = 0; rank < 2; rank++) ranks.tell(rank, "go");
     for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 30), 0) << ranks.output(rank);
 }
@@ -519,7 +549,7 @@ TEST(Log, LinesCarryRankAndHost)
 }
 
 const std::map<std::string, int (*)(ProcessRank &)> roles = {
-    {"fail", role_fail}, {"hang", role_hang}, {"trace", role_trace}, {"later", role_later}, {"beside", role_beside}, {"secret", role_secret}};
+    {"fail", role_fail}, {"full", role_full}, {"hang", role_hang}, {"trace", role_trace}, {"later", role_later}, {"beside", role_beside}, {"secret", role_secret}};
 
 } // namespace
 

@@ -150,9 +150,9 @@ int role_again(ProcessRank &self)
 TEST(Create, AgainAndAgainInOneStore)
 {
     for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 0, 1}}) {
-        Processes ranks("again", host_of, {long_run() ? "50" : "20"});
+        Processes ranks("again", host_of, {long_run() ? "200" : "20"});
         for (int rank = 0; rank < ranks.size(); rank++) {
-            std::string line = ranks.wait_line(rank, "descriptors", 100);
+            std::string line = ranks.wait_line(rank, "descriptors", long_run() ? 400 : 100);
             int before = -1, after = -2;
             sscanf(line.c_str(), "%d %d", &before, &after);
             EXPECT_EQ(before, after) << "rank " << rank << " of " << name_of(host_of) << ":\n" << ranks.output(rank);

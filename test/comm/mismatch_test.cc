@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that call different things: in a collective, in what they think a group is, in the world they were started for.
+#include "namespaces.h"
 #include "outcome.h"
 
 #include <gtest/gtest.h>
@@ -47,13 +48,12 @@ int role_differ(ProcessRank &self)
 
 class Differences : public testing::TestWithParam<std::tuple<Hosts, std::string>> {};
 
-TEST_P(Differences, AreToldToAll)
+void expect_told_to_all(const Hosts &host_of, const std::string &how, const std::vector<int> &counts, const Places &places)
 {
-    const auto &[host_of, how] = GetParam();
     int size = static_cast<int>(host_of.size());
-    for (int count : {100, 100000})
+    for (int count : counts)
         for (int odd : {0, size - 1}) {
-            Processes ranks("differ", host_of, {std::to_string(odd), how, std::to_string(count)});
+            Processes ranks("differ", host_of, {std::to_string(odd), how, std::to_string(count)}, "", places.environment, places.networks);
             SCOPED_TRACE(how + " differs on rank " + std::to_string(odd) + ", count " + std::to_string(count));
             std::string once = std::to_string(count) + " elements", twice = std::to_string(2 * count) + " elements";
             std::map<std::string, std::pair<std::string, std::string>> calls = {{"dtype", {"int32", "float32"}}, {"op", {"(float32, max,", "(float32, sum,"}}, {"count", {once, twice}},
@@ -73,9 +73,23 @@ TEST_P(Differences, AreToldToAll)
         }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Differences,
-                         testing::Combine(testing::Values(Hosts{0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}),
-                                          testing::Values("dtype", "op", "count", "root", "collective", "broadcast-root", "broadcast-count")));
+TEST_P(Differences, AreToldToAll)
+{
+    const auto &[host_of, how] = GetParam();
+    expect_told_to_all(host_of, how, {100, 100000}, Places(host_of, false));
+}
+
+const std::string kinds[] = {"dtype", "op", "count", "root", "collective", "broadcast-root", "broadcast-count"};
+
+INSTANTIATE_TEST_SUITE_P(All, Differences, testing::Combine(testing::Values(Hosts{0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}), testing::ValuesIn(kinds)));
+
+TEST(Apart, DifferencesAreToldToAll)
+{
+    const Hosts host_of = {0, 0, 1};
+    Places places(host_of, true);
+    if (!places.why().empty()) GTEST_SKIP() << places.why();
+    for (const std::string &how : kinds) expect_told_to_all(host_of, how, {1000}, places);
+}
 
 // Members that give a group of one name in another order, or of another size, have two groups that never meet.
 int role_groups(ProcessRank &self)
@@ -99,10 +113,12 @@ int role_groups(ProcessRank &self)
 
 TEST(Differences, OfAGroupsMembers)
 {
-    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 1, 1}, Hosts{0, 0, 1}})
+    for (const auto &[host_of, apart] : {std::pair{Hosts{0, 0, 0}, false}, {Hosts{0, 1, 1}, false}, {Hosts{0, 0, 1}, false}, {Hosts{0, 1, 1}, true}})
         for (std::string how : {"order", "size"}) {
-            SCOPED_TRACE(name_of(host_of) + ", " + how);
-            Processes ranks("groups", host_of, {how});
+            SCOPED_TRACE(name_of(host_of) + ", " + how + (apart ? ", networks apart" : ""));
+            Places places(host_of, apart);
+            if (!places.why().empty()) GTEST_SKIP() << places.why();
+            Processes ranks("groups", host_of, {how}, "", places.environment, places.networks);
             for (int rank = 0; rank < ranks.size(); rank++) {
                 Outcome one = outcome(ranks, rank, "ended", 30);
                 EXPECT_EQ(one.status, QUOIT_ERR_MISMATCH) << "rank " << rank << ": " << one.text;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "namespaces.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <unistd.h>
 
@@ -39,5 +40,14 @@ Namespaces::~Namespaces()
 bool Namespaces::ip(int host, const std::string &words) const { return shell("ip -n " + name(host) + " " + words); }
 
 bool Namespaces::remove_name(int host) const { return shell("ip netns del " + name(host)); }
+
+Places::Places(const std::vector<int> &host_of, bool apart)
+{
+    if (!apart) return;
+    net_ = std::make_unique<Namespaces>(*std::max_element(host_of.begin(), host_of.end()) + 1);
+    why_ = net_->why();
+    environment.push_back("QUOIT_HOST_LABEL=one");
+    for (int host : host_of) networks.push_back(net_->path(host));
+}
 
 } // namespace comm_test

@@ -2,6 +2,7 @@
 // Hosts as network namespaces, joined by a bridge in one more: real interfaces that can be taken down, removed, or led astray.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,18 @@ class Namespaces {
     bool build();
     std::string stem_, why_;
     int hosts_;
+};
+
+// How the hosts of a test's ranks are told apart, for Processes: by labels, or by the network (then all have one label).
+class Places {
+  public:
+    Places(const std::vector<int> &host_of, bool apart);
+    const std::string &why() const { return why_; } // "", or why there are no namespaces
+    std::vector<std::string> environment, networks;
+
+  private:
+    std::unique_ptr<Namespaces> net_;
+    std::string why_;
 };
 
 } // namespace comm_test

@@ -57,4 +57,11 @@ inline bool names(const std::string &text, int rank, pid_t pid)
     return text.find("rank " + std::to_string(rank) + " (") != std::string::npos && text.find("pid " + std::to_string(pid)) != std::string::npos;
 }
 
+inline size_t count_of(const std::string &text, const std::string &part)
+{
+    size_t count = 0;
+    for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at++) count++;
+    return count;
+}
+
 } // namespace comm_test

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Going on with the survivors: who is left after deaths, aborts, silence and cut connections, and that the new communicator works.
+#include "namespaces.h"
 #include "processes.h"
 
 #include <gtest/gtest.h>
@@ -219,10 +220,10 @@ void PrintTo(const Deaths &deaths, std::ostream *out)
 
 class Survivors : public testing::TestWithParam<Deaths> {};
 
-TEST_P(Survivors, GoOn)
+void expect_going_on(const Deaths &deaths, Places &&places)
 {
-    const Deaths &deaths = GetParam();
-    Processes ranks("work", deaths.host_of, {std::to_string(deaths.host_of.size() - deaths.victims.size())}, "", {"QUOIT_LINGER=500ms"});
+    places.environment.push_back("QUOIT_LINGER=500ms");
+    Processes ranks("work", deaths.host_of, {std::to_string(deaths.host_of.size() - deaths.victims.size())}, "", places.environment, places.networks);
     std::vector<int> left;
     for (int rank = 0; rank < ranks.size(); rank++)
         if (std::find(deaths.victims.begin(), deaths.victims.end(), rank) == deaths.victims.end()) left.push_back(rank);
@@ -238,6 +239,20 @@ TEST_P(Survivors, GoOn)
         std::string line = ranks.wait_line(rank, "shrunk1", 1);
         EXPECT_LT(atof(line.c_str()) - killed, has_sanitizer() ? 12 : 4) << line;
         EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    }
+}
+
+TEST_P(Survivors, GoOn) { expect_going_on(GetParam(), Places(GetParam().host_of, false)); }
+
+// Between networks: a leader, one that is none, all of a host (once the one with the lowest rank), a leader and another, one after the other.
+TEST(Apart, SurvivorsGoOn)
+{
+    for (const Deaths &deaths : {Deaths{{0, 0, 1, 1}, {0}, 0}, Deaths{{0, 0, 1, 1}, {3}, 0}, Deaths{{0, 0, 1, 1}, {0, 1}, 0}, Deaths{{0, 1, 1, 1}, {1, 2, 3}, 0},
+                                 Deaths{{0, 0, 1, 1, 2}, {0, 3}, 2500}}) {
+        SCOPED_TRACE(testing::PrintToString(deaths));
+        Places places(deaths.host_of, true);
+        if (!places.why().empty()) GTEST_SKIP() << places.why();
+        expect_going_on(deaths, std::move(places));
     }
 }
 
@@ -271,7 +286,51 @@ TEST(Survivors, DeathsInTheMiddle)
         }
 }
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"work", role_work}};
+// The last rank is stopped, and left out; the others go on without it, and end.
+int role_outlive(ProcessRank &self)
+{
+    quoit_comm_t *smaller = nullptr;
+    quoit_comm_config_t config = QUOIT_COMM_CONFIG_INIT;
+    config.timeout_ms = 1600;
+    std::vector<float> data(100000, 1);
+    quoit_call_t call = QUOIT_CALL_INIT;
+    auto work = [&](quoit_comm_t *comm) { return quoit_allreduce(comm, data.data(), data.data(), data.size(), QUOIT_F32, QUOIT_MAX, &call, nullptr); };
+    if (self.create(20000) != QUOIT_OK || work(self.comm) != QUOIT_OK) return 1;
+    self.say("ready");
+    self.listen("go");
+    if (self.rank == self.size - 1) return 2; /* it is stopped by then */
+    call.timeout_ms = 500;
+    if (work(self.comm) == QUOIT_OK) return 3;
+    call.timeout_ms = 0;
+    quoit_status_t status = quoit_comm_shrink(self.comm, &config, &smaller);
+    if (status == QUOIT_OK) status = work(smaller);
+    self.say("shrunk %d %s", status, status == QUOIT_OK ? "" : quoit_last_error());
+    double begun = seconds();
+    quoit_comm_destroy(smaller);
+    quoit_comm_destroy(self.comm);
+    self.comm = nullptr;
+    self.say("destroyed %.6f", seconds() - begun);
+    return 0;
+}
+
+TEST(Shrink, DestroyDoesNotWaitForWhoWasLeftOut)
+{
+    for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 0, 1}, Hosts{0, 1, 2}, Hosts{0, 1, 1, 1}}) {
+        SCOPED_TRACE(name_of(host_of));
+        Processes ranks("outlive", host_of);
+        int stopped = ranks.size() - 1;
+        for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+        ranks.kill(stopped, SIGSTOP);
+        for (int rank = 0; rank < stopped; rank++) ranks.tell(rank, "go");
+        for (int rank = 0; rank < stopped; rank++) {
+            EXPECT_EQ(ranks.wait_line(rank, "shrunk", 30), "0 ") << ranks.output(rank);
+            EXPECT_LT(atof(ranks.wait_line(rank, "destroyed", 30).c_str()), 0.5 + 1.5 * slow()) << "QUOIT_LINGER is 5 s";
+            EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+        }
+    }
+}
+
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"work", role_work}, {"outlive", role_outlive}};
 
 } // namespace
 

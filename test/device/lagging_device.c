@@ -59,7 +59,7 @@ static list_t streams = {&streams, &streams};
 static stream_t *default_stream;
 static unsigned lag_minimum_us = 0, lag_maximum_us = 2000;
 static uint64_t seed = 1, streams_created;
-static bool fail_next_copy;
+static bool fail_next_copy, holds_copies;
 static lagging_counters_t counters;
 
 static void failure_set(failure_t *failure, quoit_status_t status, const char *text)
@@ -97,6 +97,7 @@ static bool run_copy(const command_t *command)
 static void work_copy(stream_t *stream, command_t *command)
 {
     char text[TEXT_CAPACITY];
+    while (holds_copies) pthread_cond_wait(&changed, &lock);
     if (stream->failure.status != QUOIT_OK) return;
     if (command->fail) {
         snprintf(text, sizeof text, "lagging: copy of %zu bytes failed, as the test asked", command->bytes);
@@ -428,12 +429,21 @@ void lagging_device_fail_next_copy(void)
     pthread_mutex_unlock(&lock);
 }
 
+void lagging_device_hold_copies(bool hold)
+{
+    pthread_mutex_lock(&lock);
+    holds_copies = hold;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
 void lagging_device_fail_exports(unsigned count) { lagging_memory_fail_exports(count); }
 
 void lagging_device_reset(void)
 {
     pthread_mutex_lock(&lock);
-    fail_next_copy = false;
+    fail_next_copy = holds_copies = false;
+    pthread_cond_broadcast(&changed);
     lagging_memory_fail_exports(0);
     uint64_t now, most;
     lagging_memory_pinned(&now, &most, true);

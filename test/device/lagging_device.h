@@ -39,9 +39,11 @@ void lagging_device_set_seed(uint64_t seed);
 
 /** The copy queued next (by any thread, on any stream) fails when it is carried out, with ERR_SYSTEM. */
 void lagging_device_fail_next_copy(void);
+/** From now on copies wait when their turn comes, and with them their streams, until it is false: a device that hangs. */
+void lagging_device_hold_copies(bool hold);
 /** The next dma-bufs that are asked for, so many, are not exported (ERR_UNSUPPORTED). */
 void lagging_device_fail_exports(unsigned count);
-/** Forget a failure not yet used and the marks of all streams, and set the counters to zero. */
+/** Forget a failure not yet used and the marks of all streams, hold nothing, and set the counters to zero. */
 void lagging_device_reset(void);
 lagging_counters_t lagging_device_counters(void);
 

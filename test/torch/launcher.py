@@ -20,6 +20,7 @@ store, which ends with rank 0. Tests of ranks that must be quick may fail under 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
@@ -37,7 +38,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Iterator, Optional, Union
 
 HERE = Path(__file__).resolve().parent
 BACKEND = os.environ.get("QUOIT_TEST_BACKEND", "quoit")
@@ -251,6 +252,24 @@ def meet(what: str, rank: int, size: int) -> None:
     while not all((directory() / f"{what}{other}").exists() for other in range(size)):
         assert time.monotonic() < end, f"not all ranks came to {what}"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def hosts_of(ranks: list[int], **options: Any) -> Iterator[Any]:
+    """Network namespaces with so many ranks each, for start(); for one host None, which is no namespace. Skips the test where they cannot be made."""
+    if len(ranks) == 1:
+        yield None
+        return
+    import pytest
+
+    sys.path.insert(0, str(HERE.parent / "support"))
+    from hosts import Hosts, why_unavailable
+
+    why = why_unavailable()
+    if why:
+        pytest.skip(why)
+    with Hosts(ranks, **options) as hosts:
+        yield hosts
 
 
 def message_of(call: Callable[[], Any], kind: type = Exception) -> str:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a rank: forbid a system call to this process for good, as a container's filter does; limit its descriptors."""
+"""In a rank: forbid a system call to this process for good, as a container's filter does; limit its descriptors, or its memory."""
 
 import ctypes
 import os
 import platform
 import resource
+from pathlib import Path
 from typing import Optional
 
 CALLS = {"memfd_create": (319, 279), "eventfd2": (290, 19), "clone": (56, 220), "clone3": (435, 435), "pidfd_open": (434, 434), "bind": (49, 200)}
@@ -39,3 +40,24 @@ def leave_descriptors(count: int) -> None:
     fd = os.dup(0)
     os.close(fd)
     resource.setrlimit(resource.RLIMIT_NOFILE, (fd + count, fd + count))
+
+
+def memory_group(pid: int, size: int) -> str:
+    """Move the process into a control group of its own that may have so many bytes. The group's folder, to be removed; "" where none can be made."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():  # "4:memory:/a/b", or "0::/a/b" of version 2
+        first = ":memory:" in line
+        if not first and not line.startswith("0::"):
+            continue
+        root = Path("/sys/fs/cgroup/memory" if first else "/sys/fs/cgroup")
+        group = Path(f"{root}{line.split(':', 2)[2]}") / f"quoit-test-{pid}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / ("memory.limit_in_bytes" if first else "memory.max")).write_text(str(size))
+            (group / "cgroup.procs").write_text(str(pid))
+            return str(group)
+        except OSError:
+            group.rmdir()
+    return ""

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank dies, in this way or that, with a forked child that lives on or without; the others are told, with rank, pid and operation."""
+"""A rank dies, in this way or that, at this time or that, with a forked child that lives on or without; the others are told at once: rank,
+host, pid and operation. Several hosts are network namespaces."""
 
 import ctypes
 import os
+import random
 import resource
 import signal
-import sys
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -14,10 +17,8 @@ import torch
 import torch.distributed as dist
 
 import quoit
-from launcher import SLOW, argument, directory, free_port, meet, message_of, start
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
-from hosts import Hosts, why_unavailable  # noqa: E402
+from launcher import SLOW, argument, directory, free_port, hosts_of, meet, message_of, start
+from restrict import memory_group
 
 VICTIM = 1
 
@@ -29,16 +30,44 @@ def die(way):
     faulthandler.disable()
     if way == "_exit":
         os._exit(3)
-    os.kill(os.getpid(), {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "abort": signal.SIGABRT}[way])
+    if way == "segfault":
+        ctypes.string_at(0)
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "abort": signal.SIGABRT}[way])
     time.sleep(10)
+
+
+def confess(way):
+    """In the victim: leave what the others are to be told of it, and die."""
+    (directory() / "victim").write_text(f"rank {dist.get_rank()} ({socket.gethostname()}, pid {os.getpid()})")
+    (directory() / "died").write_text(str(time.monotonic()))
+    die(way)
+
+
+def told(call):
+    """In a survivor: the text of the error that `call` must raise, and for how long the victim had been dead then."""
+    text = message_of(call, dist.DistBackendError)
+    took = time.monotonic() - float((directory() / "died").read_text())
+    return text, took
+
+
+def check_told(text, took, place, operation="allreduce #"):
+    """Rank, host, pid, last operation, within a second."""
+    victim = (place / "victim").read_text()
+    assert victim in text, (victim, text)
+    assert operation in text, text
+    assert "quoit_comm_" not in text, "a name of the library, which Python has not: " + text
+    assert took < 1 + 0.5 * SLOW, (took, text)
+
+
+def join(rank, size, hosts):
+    """A file is a store that does not die with a rank, and lies on all these hosts."""
+    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
+    assert quoit.describe(as_dict=True)["hosts"] == hosts
 
 
 def worker(rank, size):
     way, hosts, fork = argument()
-    if hosts > 1:
-        os.environ["QUOIT_HOST_LABEL"] = f"host {rank}"
-    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
-    assert quoit.describe(as_dict=True)["hosts"] == hosts
+    join(rank, size, hosts)
     group = dist.new_group()
     dist.all_reduce(torch.ones(10))
     dist.all_reduce(torch.ones(10), group=group)
@@ -48,26 +77,139 @@ def worker(rank, size):
             while not (directory() / "end").exists() and os.path.isdir(directory()):
                 time.sleep(0.02)
             os._exit(0)
-        (directory() / "pid").write_text(str(os.getpid()))
-        (directory() / "died").write_text(str(time.monotonic()))
-        die(way)
-    texts = [message_of(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(2)], dist.DistBackendError)]
-    took = time.monotonic() - float((directory() / "died").read_text())
-    texts.append(message_of(lambda: [dist.all_reduce(torch.ones(10), group=group) for _ in range(2)], dist.DistBackendError))
+        confess(way)
+    both = [told(lambda: [dist.all_reduce(torch.ones(10), group=each) for _ in range(2)]) for each in (None, group)]
     (directory() / "end").touch()
-    return texts, took, int((directory() / "pid").read_text())
+    return both
 
 
-@pytest.mark.parametrize("way, hosts, fork", [("kill", 2, True), ("_exit", 1, True), ("segfault", 2, False), ("abort", 2, True)])
-def test_death(way, hosts, fork):
-    first, victim = start(2, worker, backend=None, argument=[way, hosts, fork])
-    assert victim.status == {"_exit": 3, "kill": -9, "segfault": -11, "abort": -6}[way], victim
+STATUS = {"_exit": 3, "kill": -9, "segfault": -11, "abort": -6}
+
+
+@pytest.mark.parametrize("fork", [False, True], ids=["alone", "with a child"])
+@pytest.mark.parametrize("ranks", [[2], [1, 1]], ids=["one host", "two hosts"])
+@pytest.mark.parametrize("way", STATUS)
+def test_death(tmp_path, way, ranks, fork):
+    with hosts_of(ranks) as hosts:
+        first, victim = start(2, worker, backend=None, argument=[way, len(ranks), fork], hosts=hosts, directory=tmp_path)
+    assert victim.status == STATUS[way], victim
     assert first.status == 0, first
-    texts, took, pid = first.result
-    for text in texts:
-        assert f"rank {VICTIM} (" in text and f"pid {pid}" in text and "allreduce #" in text, text
-        assert "quoit_comm_" not in text, "a name of the library, which Python has not: " + text
-    assert took < 1 + 0.5 * SLOW, (took, texts)
+    (text, took), (of_group, _) = first.result
+    check_told(text, took, tmp_path)
+    check_told(of_group, took, tmp_path)
+
+
+def worker_when(rank, size):
+    when, hosts = argument()
+    join(rank, size, hosts)
+    meet("all", rank, size)
+    if rank == VICTIM and when == "before":
+        confess("kill")
+    if rank == VICTIM:
+        threading.Timer(0.1, confess, ["kill"]).start()
+
+    sizes = random.Random(1)
+
+    def work():
+        while True:
+            dist.all_reduce(torch.ones(sizes.randrange(1, 200000)))
+
+    return told(work)
+
+
+@pytest.mark.parametrize("ranks", [[3], [2, 1], [8], [4, 4]], ids=str)
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_death_when(tmp_path, when, ranks):
+    """Before anything was called, and in the middle of it; of up to eight ranks."""
+    with hosts_of(ranks) as hosts:
+        answers = start(sum(ranks), worker_when, backend=None, argument=[when, len(ranks)], hosts=hosts, directory=tmp_path)
+    for rank in answers:
+        if rank.number == VICTIM:
+            assert rank.status == -signal.SIGKILL, rank
+            continue
+        assert rank.status == 0, rank
+        check_told(*rank.result, tmp_path)
+
+
+def worker_bystanders(rank, size):
+    """Ranks 1 and 3 have a group, of which 3 dies; 0 and 2 have another, which works on."""
+    join(rank, size, argument())
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    mine = groups[rank % 2]
+    dist.all_reduce(torch.ones(10), group=mine)
+    meet("all", rank, size)
+    if rank == 3:
+        confess("kill")
+    if rank == 1:
+        answer = told(lambda: [dist.all_reduce(torch.ones(10), group=mine) for _ in range(2)])
+        (directory() / "heard").touch()
+        return answer
+    rounds, more = 0, True
+    while more:  # until both have seen that the third one has heard
+        tensor = torch.full((1000,), 1.0 if (directory() / "heard").exists() else 0.0)
+        dist.all_reduce(tensor, group=mine)
+        assert tensor[0] == tensor[-1]
+        rounds, more = rounds + 1, tensor[0] < 2
+    text, _ = told(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(2)])
+    return text, rounds
+
+
+@pytest.mark.parametrize("ranks", [[4], [2, 2]], ids=["one host", "two hosts"])
+def test_bystanders(tmp_path, ranks):
+    with hosts_of(ranks) as hosts:
+        zero, one, two, three = start(4, worker_bystanders, backend=None, argument=len(ranks), hosts=hosts, directory=tmp_path)
+    assert [zero.status, one.status, two.status, three.status] == [0, 0, 0, -signal.SIGKILL], [zero, one, two, three]
+    check_told(*one.result, tmp_path)
+    for rank in (zero, two):
+        text, rounds = rank.result
+        assert rounds > 1
+        check_told(text, 0, tmp_path, "barrier #1")
+
+
+def worker_hungry(rank, size):
+    """One rank may have 128 MiB more than it has now, and wants ever more."""
+    join(rank, size, 1)
+    dist.all_reduce(torch.ones(10))
+    if rank == VICTIM:
+        (directory() / "group").write_text(memory_group(os.getpid(), 128 << 20))
+        (directory() / "victim").write_text(f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})")
+    meet("limited", rank, size)
+    if not (directory() / "group").read_text():
+        return None
+
+    def work():
+        kept = []
+        while True:
+            tensor = torch.ones(1 << 20)
+            dist.all_reduce(tensor)
+            if rank == VICTIM:
+                kept.append(tensor)
+
+    return message_of(work, dist.DistBackendError), time.monotonic()
+
+
+def test_out_of_memory(tmp_path):
+    """The kernel kills it, as the limit of a container makes it."""
+    seen = []
+
+    def watch(processes):
+        end = time.monotonic() + 50 * SLOW
+        while processes[VICTIM].poll() is None and time.monotonic() < end:
+            time.sleep(0.002)
+        seen.append(time.monotonic())
+
+    answers = start(3, worker_hungry, backend=None, meanwhile=watch, directory=tmp_path)
+    group = (tmp_path / "group").read_text()
+    if not group:
+        pytest.skip("no control group for memory can be made here")
+    os.rmdir(group)
+    for rank in answers:
+        if rank.number == VICTIM:
+            assert rank.status == -signal.SIGKILL, rank
+            continue
+        assert rank.status == 0, rank
+        text, at = rank.result
+        check_told(text, at - seen[0], tmp_path)
 
 
 def worker_regroups(rank, size):
@@ -95,45 +237,25 @@ def test_survivors_make_a_group():
     assert [rank.status for rank in ranks] == [0, -signal.SIGKILL, 0, 0], ranks
 
 
-def enter_network(path):
-    """This process goes on in another network namespace. (os.setns came with Python 3.12.)"""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open(path) as file:
-        if libc.setns(file.fileno(), 0) != 0:
-            raise OSError(ctypes.get_errno(), f"setns {path}")
-
-
 def worker_apart(rank, size):
-    victim, networks, method = argument()
-    enter_network(networks[rank])
+    victim, method = argument()
     dist.init_process_group("quoit", init_method=method, rank=rank, world_size=size)
     assert quoit.describe(as_dict=True)["hosts"] == 2
     dist.all_reduce(torch.ones(10))
-    (directory() / f"pid{rank}").write_text(str(os.getpid()))
     meet("all", rank, size)
     if rank == victim:
-        (directory() / "died").write_text(str(time.monotonic()))
-        die("kill")
-    text = message_of(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(2)], dist.DistBackendError)
-    return text, time.monotonic() - float((directory() / "died").read_text())
+        confess("kill")
+    return told(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(2)])
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_killed_hosts_apart(tmp_path, victim):
     """Rank 0 serves the store and leads its host, rank 1 does neither, rank 2 leads the other host."""
-    why = why_unavailable()
-    if why:
-        pytest.skip(why)
-    with Hosts([2, 2]) as hosts:
-        networks = [f"/var/run/netns/{hosts.namespace(host)}" for _, host, _ in hosts.places()]
-        method = f"tcp://{hosts.address(0)}:{free_port()}"
-        ranks = start(4, worker_apart, backend=None, argument=[victim, networks, method], directory=tmp_path)
-    pid = int((tmp_path / f"pid{victim}").read_text())
+    with hosts_of([2, 2]) as hosts:
+        ranks = start(4, worker_apart, backend=None, argument=[victim, f"tcp://{hosts.address(0)}:{free_port()}"], hosts=hosts, directory=tmp_path)
     assert ranks[victim].status == -signal.SIGKILL, ranks
     for rank in ranks:
         if rank.number == victim:
             continue
         assert rank.status == 0, rank
-        text, took = rank.result
-        assert f"rank {victim} (" in text and f"pid {pid}" in text and "allreduce #" in text, text
-        assert took < 1 + 0.5 * SLOW, (took, text)
+        check_told(*rank.result, tmp_path)

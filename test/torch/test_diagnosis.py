@@ -113,6 +113,40 @@ def test_debug_of_a_hanging_rank(tmp_path, capfd):
     run(2, hanging_worker, meanwhile=look, directory=tmp_path)
 
 
+def flight_worker(rank, size):
+    """Rank 2 calls something else in a group, and does not come to the last collective of the default one."""
+    from datetime import timedelta
+
+    for count in range(70):  # more than a dump holds
+        dist.all_reduce(torch.ones(count + 1))
+    group, after = dist.new_group(group_desc="small"), dist.new_group()
+    call = (lambda: dist.broadcast(torch.ones(5), 0, group=group)) if rank == 2 else (lambda: dist.all_reduce(torch.ones(5), group=group))
+    message_of(lambda: [call(), dist.barrier(group)], dist.DistBackendError)
+    dist.barrier()
+    meet("all", rank, size)
+    if rank < 2:
+        dist.distributed_c10d._set_pg_timeout(timedelta(milliseconds=400))
+        message_of(lambda: dist.all_reduce(torch.ones(77)), dist.DistBackendError)
+    meet("failed", rank, size)
+    dist.barrier(after)  # rank 2 hears of it
+
+
+def test_flight_recorder(tmp_path, capfd):
+    """PyTorch's analyzer finds in the dumps who did not come, and who called something else."""
+    run(3, flight_worker, env={"QUOIT_DUMP": str(tmp_path / "dump.json")})
+    dumps = [str(tmp_path / f"dump.{rank}.json") for rank in range(3)]
+    assert main(["flight-recorder", *dumps, "-o", str(tmp_path / "flight")]) == 0
+    assert "ranks 0, 1, 2" in capfd.readouterr().out
+    words = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(tmp_path / "flight")]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120 * SLOW)
+    assert done.returncode == 0, done.stdout
+    assert "Not all ranks joining collective" in done.stdout and "missing ranks: {2}" in done.stdout and "input sizes: [[77]]" in done.stdout, done.stdout
+    assert "Error type: COLLECTIVE_TYPE_MISMATCH" in done.stdout and "'broadcast'" in done.stdout and "'all_reduce'" in done.stdout, done.stdout
+    (tmp_path / "other.json").write_text("{}\n")
+    assert main(["flight-recorder", str(tmp_path / "other.json"), "-o", str(tmp_path / "flight")]) == 1
+    assert "other.json is no dump of Quoit" in capfd.readouterr().err
+
+
 def test_debug_of_what_is_not_there(capfd):
     assert main(["debug", str(1 << 30)]) == 1
     assert "it must live, and belong to the same user" in capfd.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launcher import HERE, argument, directory, free_port, meet, message_of, run
+from launcher import HERE, SLOW, argument, directory, free_port, hosts_of, meet, message_of, run
 
 
 def check(group=None):
@@ -227,26 +227,57 @@ def test_device_mesh():
     run(4, worker_device_mesh, limit=90)
 
 
-def test_torchrun(tmp_path: Path):
+SCRIPT = f"""
+import os, signal, sys
+sys.path.insert(0, {str(HERE)!r})
+import torch.distributed as dist, quoit, test_groups
+dist.init_process_group("quoit")
+hosts = quoit.describe(as_dict=True)["hosts"]
+test_groups.check()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and not os.path.exists(sys.argv[2]):
+    os.write(1, f"first on {{hosts}}\\n".encode())  # whole, beside the others'
+    if dist.get_rank() == int(sys.argv[1]):
+        open(sys.argv[2], "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    test_groups.message_of(lambda: [dist.barrier() for _ in range(2)], dist.DistBackendError)
+    raise SystemExit("a rank is gone")
+test_groups.check()
+dist.destroy_process_group()
+os.write(1, f"passed on {{hosts}}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun(tmp_path: Path, victim):
     """A rank is killed; torchrun starts all anew, with the same port, and they meet again."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"import os, signal, sys; sys.path.insert(0, {str(HERE)!r})\n"
-        "import torch.distributed as dist, quoit, test_groups\n"
-        "dist.init_process_group('quoit')\n"
-        "test_groups.check()\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
-        "    print('first')\n"
-        "    if dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    dist.barrier()\n"
-        "dist.destroy_process_group()\n"
-        "print('passed')\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1", f"--master-port={free_port()}", str(script)]
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = ["--nproc-per-node=2", "--max-restarts=1", f"--master-port={free_port()}", str(tmp_path / "script.py"), str(victim), str(tmp_path / "died")]
     own = {**os.environ, "TMPDIR": str(tmp_path)}  # where torchrun leaves its logs
+    command = [sys.executable, "-m", "torch.distributed.run", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, env=own)
-    assert done.returncode == 0 and done.stdout.count("passed") == 2, done.stdout[-3000:]
-    assert done.stdout.count("first") >= 1, done.stdout[-3000:]
+    assert done.returncode == 0 and done.stdout.count("passed on 1") == 2, done.stdout[-3000:]
+    assert done.stdout.count("first on 1") >= 1, done.stdout[-3000:]
+
+
+def test_torchrun_two_hosts(tmp_path: Path):
+    """A launcher on each of two hosts: when a rank of the second is killed, both start their ranks anew, and these meet at the port of before."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    with hosts_of([1, 1], families="4") as hosts:
+        meeting = f"--rdzv-backend=c10d --rdzv-endpoint={hosts.name(0)}:{free_port()} --rdzv-id=again --nnodes=2 --nproc-per-node=1 --max-restarts=2"
+        words = [sys.executable, "-m", "torch.distributed.run", *meeting.split(), str(tmp_path / "script.py"), "1", str(tmp_path / "died")]
+        outputs, launchers = [], []
+        for host in range(2):
+            outputs.append(open(tmp_path / f"output{host}", "w+"))
+            own = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+            launchers.append(hosts.start(host, words, env=own, stdout=outputs[-1], stderr=subprocess.STDOUT))
+        statuses = [launcher.wait(timeout=120 * SLOW) for launcher in launchers]
+    texts = [(tmp_path / f"output{host}").read_text() for host in range(2)]
+    for file in outputs:
+        file.close()
+    assert statuses == [0, 0], texts
+    for text in texts:
+        assert text.count("passed on 2") == 1, texts
+    assert "first on 2" in texts[0] + texts[1], texts
 
 
 def worker_merge(rank, size):

@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import quoit
-from launcher import argument, directory, message_of, run, start
+from launcher import argument, directory, free_port, hosts_of, message_of, run, start
 
 SIZE = 300000
 
 
-def check_all(ranks, size, me):
-    """Collectives, point to point, groups and objects of the new default group."""
+def check_all(ranks, size, me, groups=True):
+    """Collectives, point to point, objects and, while PyTorch's store lives, groups of the new default group."""
     assert dist.get_rank() == me and dist.get_world_size() == size and dist.get_backend() == "quoit"
     tensor = torch.full((SIZE,), float(ranks[me]))
     dist.all_reduce(tensor)
@@ -32,6 +32,8 @@ def check_all(ranks, size, me):
         dist.recv(ring, (me - 1) % size)
         work.wait()
         assert ring.item() == (me - 1) % size
+    if not groups:
+        return
     group = dist.new_group(list(range(size)))
     tensor = torch.ones(10)
     dist.all_reduce(tensor, group=group)
@@ -60,7 +62,7 @@ def train(model, steps, seed):
 
 def worker_killed(rank, size):
     """Allreduces without end; the launcher kills some ranks in the middle of them."""
-    victims = argument()
+    victims, _, store_dies = argument()
     other = dist.new_group()
     dist.barrier(other)
     (directory() / f"pid{rank}").write_text(str(os.getpid()))
@@ -83,7 +85,7 @@ def worker_killed(rank, size):
         if dist.get_world_size() == size - len(victims):
             break
     ranks = [each for each in range(size) if each not in victims]
-    check_all(ranks, len(ranks), ranks.index(rank))
+    check_all(ranks, len(ranks), ranks.index(rank), groups=not store_dies)
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(8, 3))
     train(model, 5, rank)
@@ -109,22 +111,25 @@ def kill(victims, place):
     return meanwhile
 
 
-@pytest.mark.parametrize("size, victims, hosts", [(3, [1], 1), (3, [0], 2), (4, [1, 2], 1), (4, [0, 3], 2)])
-def test_killed(tmp_path, size, victims, hosts):
-    """Several hosts: ranks with different labels count as such, and use tcp."""
-    method = worker_killed_apart if hosts > 1 else worker_killed
-    backend = None if hosts > 1 else "quoit"
-    ranks = start(size, method, argument=victims, meanwhile=kill(victims, tmp_path), directory=tmp_path, backend=backend)
-    left = [rank for rank in ranks if rank.number not in victims]
-    assert [rank.result for rank in left] == list(range(len(left))), ranks
-    assert all(rank.status == 0 for rank in left), ranks
+@pytest.mark.parametrize(
+    "ranks, victims", [([3], [1]), ([3], [0]), ([2, 1], [0]), ([4], [1, 2]), ([2, 2], [0, 3]), ([2, 2], [2, 3]), ([2, 2], [0, 1]), ([4, 4], [0, 4, 5])], ids=str
+)
+def test_killed(tmp_path, ranks, victims):
+    """Several hosts are network namespaces. Leaders and others, all of a host, and the rank that serves PyTorch's store, which then is gone."""
+    store_dies = 0 in victims
+    with hosts_of(ranks) as hosts:
+        method = f"tcp://{hosts.address(0) if hosts else '127.0.0.1'}:{free_port()}" if store_dies else f"file://{tmp_path}/store"
+        said = [victims, [len(ranks), method], store_dies]
+        answers = start(sum(ranks), worker_killed_of, argument=said, meanwhile=kill(victims, tmp_path), directory=tmp_path, backend=None, hosts=hosts)
+    left = [rank for rank in answers if rank.number not in victims]
+    assert [rank.result for rank in left] == list(range(len(left))), answers
+    assert all(rank.status == 0 for rank in left), answers
 
 
-def worker_killed_apart(rank, size):
-    os.environ["QUOIT_HOST_LABEL"] = f"host {rank % 2}"
-    # A store that does not die with rank 0.
-    dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
-    assert quoit.describe(as_dict=True)["hosts"] == 2
+def worker_killed_of(rank, size):
+    _, (hosts, method), _ = argument()
+    dist.init_process_group("quoit", init_method=method, rank=rank, world_size=size)
+    assert quoit.describe(as_dict=True)["hosts"] == hosts
     result = worker_killed(rank, size)
     dist.destroy_process_group()
     return result

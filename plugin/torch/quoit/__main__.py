@@ -3,6 +3,7 @@
 
     quoit debug PID [PID ...]                      what a live process does, without its help
     quoit merge-trace a.json b.json -o out.json    one timeline out of those of several ranks
+    quoit flight-recorder dump.*.json -o folder    dumps of a failure, for the analyzer of PyTorch's flight recorder
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import sys
 from typing import Optional, Sequence
 
-from quoit import _C, _merge
+from quoit import _C, _flight, _merge
 
 
 def _debug(options: argparse.Namespace) -> int:
@@ -46,6 +47,16 @@ def _merge_trace(options: argparse.Namespace) -> int:
     return 0
 
 
+def _flight_recorder(options: argparse.Namespace) -> int:
+    try:
+        ranks = _flight.convert(options.dump, options.output)
+    except (OSError, ValueError) as error:
+        print(f"quoit flight-recorder: {error}", file=sys.stderr)
+        return 1
+    print(f"ranks {', '.join(map(str, ranks))}; now: python -m torch.distributed.flight_recorder.fr_trace {options.output}")
+    return 0
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """The command `quoit`: parse its arguments, and do what they ask; returns the exit status."""
     parser = argparse.ArgumentParser(prog="quoit", description="Look at processes that use Quoit, and at what they recorded.")
@@ -58,6 +69,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     merging.add_argument("trace", nargs="+")
     merging.add_argument("-o", "--output", required=True)
     merging.set_defaults(run=_merge_trace)
+    recording = commands.add_parser("flight-recorder", help="dumps of a failure (QUOIT_DUMP=<name>.json) for the analyzer of PyTorch's flight recorder")
+    recording.add_argument("dump", nargs="+")
+    recording.add_argument("-o", "--output", required=True, help="a folder for one file a rank")
+    recording.set_defaults(run=_flight_recorder)
     options = parser.parse_args(arguments)
     return int(options.run(options))
 
