@@ -196,7 +196,7 @@ def worker_refusals(rank, size):
         (torch.float8_e4m3fnuz, "SUM"),
         (torch.complex32, "MIN"),
     ]:
-        why = "tensor has dtype ComplexHalf, which cannot be reduced" if dtype == torch.complex32 else f"not supported: op {op.lower()} on {name_of(dtype)}"
+        why = "tensor has dtype ComplexHalf, which has SUM, AVG and PREMUL_SUM only" if dtype == torch.complex32 else f"not supported: op {op.lower()} on {name_of(dtype)}"
         options = dist.AllreduceOptions()
         options.reduceOp = getattr(dist.ReduceOp, op)
         text = message_of(lambda: pg.allreduce([torch.zeros(4).to(dtype)], options).wait(), NotImplementedError)
