@@ -140,11 +140,10 @@ void execute_staging_give_up(const stage_queue_t *queue, execution_t *execution)
 {
     execute_staging_t *side[] = {&execution->send, &execution->recv};
     for (int i = 0; i < 2; i++) {
-        if (!side[i]->memory) continue;
-        memory_withdraw(queue->engine, side[i]->memory);
+        if (side[i]->memory) memory_withdraw(queue->engine, side[i]->memory);
         stage_give_up(queue, side[i]->memory);
-        side[i]->memory = NULL;
-        side[i]->capacity = 0;
+        free(side[i]->place);
+        *side[i] = (execute_staging_t){0};
     }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <list>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,10 +21,12 @@ extern "C" {
 
 namespace {
 
+// As those of a program, the words stay: options point to them.
 bool parse(std::vector<std::string> words, options_t *options, options_outcome_t expected = OPTIONS_RUN)
 {
+    static std::list<std::vector<std::string>> kept;
     std::vector<char *> arguments{const_cast<char *>("bench_allreduce")};
-    for (auto &word : words)
+    for (auto &word : kept.emplace_back(std::move(words)))
         arguments.push_back(word.data());
     return options_parse(static_cast<int>(arguments.size()), arguments.data(), options) == expected;
 }
