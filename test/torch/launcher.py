@@ -43,6 +43,16 @@ from typing import Any, Callable, Iterator, Optional, Union
 HERE = Path(__file__).resolve().parent
 BACKEND = os.environ.get("QUOIT_TEST_BACKEND", "quoit")
 SLOW = float(os.environ.get("TEST_SLOW", "1"))  # stretches all limits, for a machine that is busy
+LONG = os.environ.get("QUOIT_TEST_LONG") == "1"
+
+
+def in_part(cases: Any, *few: Any) -> list[Any]:
+    """Cases of a test that takes long: all of them when it may, else these few."""
+    every = list(cases)
+    missing = [each for each in few if each not in every]
+    if missing:
+        raise ValueError(f"{missing} are none of the cases {every}")
+    return every if LONG else list(few)
 
 
 def free_port() -> int:

@@ -3,6 +3,7 @@
 host, pid and operation. Several hosts are network namespaces."""
 
 import ctypes
+import itertools
 import os
 import random
 import resource
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 import quoit
-from launcher import SLOW, argument, directory, free_port, hosts_of, meet, message_of, start
+from launcher import SLOW, argument, directory, free_port, hosts_of, in_part, meet, message_of, start
 from restrict import memory_group
 
 VICTIM = 1
@@ -86,10 +87,16 @@ def worker(rank, size):
 STATUS = {"_exit": 3, "kill": -9, "segfault": -11, "abort": -6}
 
 
-@pytest.mark.parametrize("fork", [False, True], ids=["alone", "with a child"])
-@pytest.mark.parametrize("ranks", [[2], [1, 1]], ids=["one host", "two hosts"])
-@pytest.mark.parametrize("way", STATUS)
+@pytest.mark.parametrize(
+    "way, ranks, fork",
+    in_part(
+        itertools.product(STATUS, [[2], [1, 1]], [False, True]),
+        ("kill", [2], True), ("kill", [1, 1], True), ("_exit", [2], True), ("_exit", [1, 1], False), ("segfault", [2], False), ("segfault", [1, 1], True), ("abort", [2], True),
+    ),
+    ids=str,
+)
 def test_death(tmp_path, way, ranks, fork):
+    """On one host and on two; alone, or with a forked child that lives on."""
     with hosts_of(ranks) as hosts:
         first, victim = start(2, worker, backend=None, argument=[way, len(ranks), fork], hosts=hosts, directory=tmp_path)
     assert victim.status == STATUS[way], victim
@@ -117,8 +124,9 @@ def worker_when(rank, size):
     return told(work)
 
 
-@pytest.mark.parametrize("ranks", [[3], [2, 1], [8], [4, 4]], ids=str)
-@pytest.mark.parametrize("when", ["before", "during"])
+@pytest.mark.parametrize(
+    "when, ranks", in_part(itertools.product(["before", "during"], [[3], [2, 1], [8], [4, 4]]), ("before", [2, 1]), ("before", [8]), ("during", [3]), ("during", [4, 4])), ids=str
+)
 def test_death_when(tmp_path, when, ranks):
     """Before anything was called, and in the middle of it; of up to eight ranks."""
     with hosts_of(ranks) as hosts:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launcher import HERE, SLOW, argument, directory, free_port, hosts_of, meet, message_of, run
+from launcher import HERE, SLOW, argument, directory, free_port, hosts_of, in_part, meet, message_of, run
 
 
 def check(group=None):
@@ -247,7 +247,7 @@ os.write(1, f"passed on {{hosts}}\\n".encode())
 """
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", in_part([0, 1], 0))
 def test_torchrun(tmp_path: Path, victim):
     """A rank is killed; torchrun starts all anew, with the same port, and they meet again."""
     (tmp_path / "script.py").write_text(SCRIPT)

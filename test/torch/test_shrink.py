@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import quoit
-from launcher import argument, directory, free_port, hosts_of, message_of, run, start
+from launcher import argument, directory, free_port, hosts_of, in_part, message_of, run, start
 
 SIZE = 300000
 
@@ -112,7 +112,12 @@ def kill(victims, place):
 
 
 @pytest.mark.parametrize(
-    "ranks, victims", [([3], [1]), ([3], [0]), ([2, 1], [0]), ([4], [1, 2]), ([2, 2], [0, 3]), ([2, 2], [2, 3]), ([2, 2], [0, 1]), ([4, 4], [0, 4, 5])], ids=str
+    "ranks, victims",
+    in_part(
+        [([3], [1]), ([3], [0]), ([2, 1], [0]), ([4], [1, 2]), ([2, 2], [0, 3]), ([2, 2], [2, 3]), ([2, 2], [0, 1]), ([4, 4], [0, 4, 5])],
+        ([4], [1, 2]), ([2, 2], [0, 3]), ([2, 2], [2, 3]),
+    ),
+    ids=str,
 )
 def test_killed(tmp_path, ranks, victims):
     """Several hosts are network namespaces. Leaders and others, all of a host, and the rank that serves PyTorch's store, which then is gone."""

@@ -3,6 +3,7 @@
 given, and the text tells who is missing, what that rank did last, and what it does instead. Several hosts are network namespaces."""
 
 import datetime
+import itertools
 import os
 import signal
 import socket
@@ -13,14 +14,14 @@ import torch
 import torch.distributed as dist
 
 import quoit
-from launcher import SLOW, argument, directory, hosts_of, meet, message_of, run
+from launcher import SLOW, argument, directory, hosts_of, in_part, meet, message_of, run
 
 LIMIT = 0.8
 SILENT = 2
 LATE = 0.2 + 0.3 * SLOW  # 0.2 are promised, on a machine that has nothing else to do
 
 
-HOSTS = pytest.mark.parametrize("ranks", [[3], [1, 2], [1, 1, 1]], ids=str)
+HOSTS = [[3], [1, 2], [1, 1, 1]]
 
 
 def timed(call):
@@ -62,8 +63,7 @@ def worker_stuck(rank, size):
     return answer
 
 
-@HOSTS
-@pytest.mark.parametrize("how", ["call", "group"])
+@pytest.mark.parametrize("how, ranks", in_part(itertools.product(["call", "group"], HOSTS), ("call", [3]), ("call", [1, 1, 1]), ("group", [1, 2])), ids=str)
 def test_stuck_in_another_group(how, ranks):
     with hosts_of(ranks) as hosts:
         first, second, stuck = run(3, worker_stuck, argument=how, hosts=hosts)
@@ -102,8 +102,7 @@ def wait_for(what, limit=30):
         time.sleep(0.005)
 
 
-@HOSTS
-@pytest.mark.parametrize("how", ["away", "stopped"])
+@pytest.mark.parametrize("how, ranks", in_part(itertools.product(["away", "stopped"], HOSTS), ("away", [3]), ("away", [1, 1, 1]), ("stopped", [1, 2])), ids=str)
 def test_never_calls(tmp_path, how, ranks):
     def meanwhile(processes):
         others = [each for each in range(3) if each != SILENT]
@@ -148,15 +147,17 @@ def worker_cut(rank, size):
     return text, time.monotonic() - begin, os.getpid()
 
 
-@pytest.mark.parametrize("words", [["link", "set", "eth0", "down"], ["link", "del", "eth0"], ["route", "add", "blackhole", "10.77.0.1/32"]], ids=" ".join)
-@pytest.mark.parametrize("during", [True, False], ids=["during", "between"])
-def test_cut_cable(tmp_path, words, during):
+DOWN, GONE, NO_WAY = "link set eth0 down", "link del eth0", "route add blackhole 10.77.0.1/32"
+
+
+@pytest.mark.parametrize("how, during", in_part(itertools.product([DOWN, GONE, NO_WAY], [True, False]), (DOWN, True), (GONE, False), (NO_WAY, True)), ids=str)
+def test_cut_cable(tmp_path, how, during):
     with hosts_of([2, 2], families="4") as hosts:
 
         def cut(processes):
             wait_for(lambda: all((tmp_path / f"all{each}").exists() for each in range(4)))
             time.sleep(0.1)  # some operations have been run
-            assert hosts.call(1, ["ip", *words]).returncode == 0
+            assert hosts.call(1, ["ip", *how.split()]).returncode == 0
             (tmp_path / "cut").touch()
 
         answers = run(4, worker_cut, backend=None, argument=during, meanwhile=cut, hosts=hosts, directory=tmp_path)
