@@ -379,7 +379,8 @@ static inline __attribute__((always_inline)) quoit_status_t run_chunk(quoit_comm
         *moved = true;
     }
     const plan_t *plan = execution->plan;
-    for (const plan_step_t *step = &plan->step[run->step]; run->phase == CHUNK_STEPS && run->step < limit; step++) {
+    while (run->phase == CHUNK_STEPS && run->step < limit) {
+        const plan_step_t *step = &plan->step[run->step];
         quoit_status_t outcome = run_step(comm, run, step);
         if (outcome != QUOIT_OK) return outcome;
         *moved = true;

@@ -112,7 +112,8 @@ quoit_status_t channel_stage(channel_t *channel, int pipe, const frame_t *frame,
     size_t done = open ? write_at_once(channel, pipe, part, 3) : 0;
     for (int i = 0; i < 3; i++) {
         size_t skipped = done < part[i].iov_len ? done : part[i].iov_len;
-        stages_append(channel, outlet, (const unsigned char *)part[i].iov_base + skipped, part[i].iov_len - skipped);
+        if (skipped < part[i].iov_len) /* data may be NULL where there is none */
+            stages_append(channel, outlet, (const unsigned char *)part[i].iov_base + skipped, part[i].iov_len - skipped);
         done -= skipped;
     }
     return QUOIT_OK;
