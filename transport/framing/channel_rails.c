@@ -493,6 +493,7 @@ quoit_status_t channel_rails_lost_arrived(channel_t *channel, int by, const fram
         for (list_t *link; (link = list_pop(&control)) != NULL;) push(&rails->pipe[rails->control], container_of(link, rail_frame_t, link));
         release_waiting(channel);
     }
+    drop_all(channel, &control); /* it was given up behind the goodbye, so no other pipe is to carry them */
     return QUOIT_OK;
 }
 
