@@ -373,7 +373,10 @@ static quoit_status_t tell_timeout(const quoit_comm_t *comm)
                          comm->name, comm->rank, shrink->timeout_ms, comm_rank_name(comm, shrink->leader),
                          shrink->answered ? "" : "; nothing was heard of it");
     list_ranks(comm, false, SHRINK_UNKNOWN, who, sizeof who);
-    return error_set(QUOIT_ERR_TIMEOUT, "[%s, rank %d] shrink timed out after %d ms: waiting for %s", comm->name, comm->rank, shrink->timeout_ms, who);
+    bool cut_off = !who[0]; /* they had joined, and their connections broke before they took the offer */
+    if (cut_off) list_ranks(comm, false, SHRINK_DOUBTFUL, who, sizeof who);
+    return error_set(QUOIT_ERR_TIMEOUT, "[%s, rank %d] shrink timed out after %d ms: waiting for %s%s", comm->name, comm->rank, shrink->timeout_ms, who,
+                     cut_off ? ", whose connections broke meanwhile" : "");
 }
 
 /* What was decided, if it is not that this rank goes on. */
