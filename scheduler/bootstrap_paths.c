@@ -60,41 +60,29 @@ static bool any_doubt(const job_t *job)
     return false;
 }
 
-/* Marks what lies at distances of powers of two from place `own` in a ring: of `ranks`, or (NULL) of all. */
-static void mark_ring(bool *wanted, const int *ranks, int count, int own)
+/* Marks what lies at distances of powers of two from place `own` in a ring: of the leaders of `hosts`, or (NULL) of all ranks. */
+static void mark_ring(bool *wanted, const topology_t *hosts, int count, int own)
 {
     for (int reach = 1; reach < count; reach *= 2) {
         int up = (own + reach) % count, down = (own + count - reach) % count;
-        wanted[ranks ? ranks[up] : up] = wanted[ranks ? ranks[down] : down] = true;
+        wanted[hosts ? topology_leader(hosts, up) : up] = wanted[hosts ? topology_leader(hosts, down) : down] = true;
     }
 }
 
 static quoit_status_t choose_neighbours(const job_t *job, bool **result)
 {
     bool *wanted = calloc((size_t)job->size, sizeof *wanted);
-    int *leader = calloc((size_t)job->size, sizeof *leader), hosts = 0, own = -1;
-    if (!wanted || !leader) {
-        free(wanted);
-        free(leader);
-        return error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: neighbours among %d ranks", job->size);
-    }
     topology_t *topology = NULL;
-    quoit_status_t status = job_topology(job, NULL, job->size, &topology);
+    quoit_status_t status = wanted ? job_topology(job, NULL, job->size, &topology) : error_set(QUOIT_ERR_NO_MEMORY, "bootstrap: neighbours among %d ranks", job->size);
     if (status != QUOIT_OK) {
         free(wanted);
-        free(leader);
         return status;
     }
     for (int rank = 0; rank < job->size && job->size <= FEW_RANKS; rank++) wanted[rank] = true;
-    for (int host = 0; host < topology->hosts; host++) {
-        leader[hosts] = topology_leader(topology, host);
-        if (leader[hosts] == job->rank) own = hosts;
-        hosts++;
-    }
-    topology_destroy(topology);
+    int host = topology->host[job->rank];
     mark_ring(wanted, NULL, job->size, job->rank);
-    if (own >= 0) mark_ring(wanted, leader, hosts, own);
-    free(leader);
+    if (topology_leader(topology, host) == job->rank) mark_ring(wanted, topology, topology->hosts, host);
+    topology_destroy(topology);
     *result = wanted;
     return QUOIT_OK;
 }
