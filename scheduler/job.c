@@ -140,12 +140,8 @@ static quoit_status_t cannot_join(const job_t *job, int one, int other)
 
 quoit_status_t job_endpoint(job_t *job, int rank, quoit_endpoint_t **endpoint)
 {
-    peer_t *peer = job->peer[rank];
-    if (peer->message) {
-        *endpoint = peer->message;
-        return QUOIT_OK;
-    }
-    return job_endpoint_within(job, rank, (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000), endpoint);
+    int timeout_ms = job->peer[rank]->message ? 0 : (int)(setting_int(SETTING_CONNECT_TIMEOUT) / 1000); /* no setting is read for each message */
+    return job_endpoint_within(job, rank, timeout_ms, endpoint);
 }
 
 quoit_status_t job_endpoint_within(job_t *job, int rank, int timeout_ms, quoit_endpoint_t **endpoint)
