@@ -118,7 +118,7 @@ static inline void journal_begin(journal_block_t *block, operation_t *operation,
     bool collective = operation->kind == OPERATION_COLLECTIVE;
     journal_ring_t *ring = collective ? &block->collective : &block->message;
     journal_entry_t *entry = journal_open(ring, &operation->journal_number);
-    entry->issued = operation->deadline ? operation->deadline - (uint64_t)operation->timeout_ms * 1000000u : 0;
+    entry->issued = operation_issued(operation);
     entry->count = collective ? operation->description.count : operation->recv.count;
     entry->sequence = operation->description.sequence;
     entry->tag = operation->tag;

@@ -85,6 +85,11 @@ static inline uint64_t operation_deadline(operation_t *operation)
     if (operation->deadline == 0) operation->deadline = clock_deadline(operation->timeout_ms);
     return operation->deadline;
 }
+/** When it was issued, ns; 0: just now, since nobody has asked for its deadline. */
+static inline uint64_t operation_issued(const operation_t *operation)
+{
+    return operation->deadline ? operation->deadline - (uint64_t)operation->timeout_ms * 1000000u : 0;
+}
 /** Room for `count` parts, whose content is undefined; false when there is no memory. */
 bool operation_make_parts(operation_t *operation, size_t count);
 /** Nobody uses it any more. NULL is accepted. */

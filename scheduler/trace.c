@@ -253,7 +253,8 @@ static void describe(trace_t *trace, quoit_comm_t *comm, operation_t *operation,
 {
     bool collective = operation->kind == OPERATION_COLLECTIVE;
     const operation_description_t *description = &operation->description;
-    event->issued = operation_deadline(operation) - (uint64_t)operation->timeout_ms * 1000000u;
+    (void)operation_deadline(operation);
+    event->issued = operation_issued(operation);
     event->count = collective ? description->count : operation->bytes / operation->width;
     event->sequence = collective ? description->sequence : (uint32_t)operation->journal_number;
     event->chunk = operation->tag;
