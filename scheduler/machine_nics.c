@@ -40,3 +40,11 @@ void machine_discover_nics(machine_t *machine)
     free(nics);
     free(all);
 }
+
+uint64_t machine_reach(const machine_t *machine)
+{
+    uint64_t reach = 0;
+    for (int i = 0; i < machine->nics; i++)
+        if (machine->nic[i].near) reach += machine->nic[i].mbps > 0 ? machine->nic[i].mbps : 1;
+    return reach;
+}

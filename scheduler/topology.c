@@ -30,14 +30,6 @@ static void find_lowest(int ranks, const int *host_of, labelled_t *sorted, int *
     }
 }
 
-uint64_t machine_reach(const machine_t *machine)
-{
-    uint64_t reach = 0;
-    for (int i = 0; i < machine->nics; i++)
-        if (machine->nic[i].near) reach += machine->nic[i].mbps > 0 ? machine->nic[i].mbps : 1;
-    return reach;
-}
-
 /* `position` holds each rank's lowest companion on entry; `order`, which is filled last, each host's leader meanwhile. */
 static void fill(topology_t *topology, const uint64_t *reach)
 {

@@ -35,6 +35,8 @@ typedef struct machine {
 
 /** Fills nics and nic: from the interfaces of this network namespace, ethtool, and where their devices are (sysfs). Never fails. */
 void machine_discover_nics(machine_t *machine);
+/** How near a process is to the network: the rates of the interfaces that are near it (Mb/s in all; an unknown one counts 1). */
+uint64_t machine_reach(const machine_t *machine);
 /** Ask the kernel, then hwloc, whose word counts (setting HWLOC: as a rule where there are several NUMA nodes; opened at run time). Never fails; `source` tells: "hwloc 2.9.0", "kernel". */
 void machine_discover(machine_t *machine, char *source, size_t capacity);
 
@@ -49,12 +51,10 @@ typedef struct topology {
 } topology_t;
 
 /**
- * host_of[r]: any label of rank r's host (equal labels, same host); copied. reach[r]: of a host's ranks the one with the most leads, of equal ones the
+ * host_of[r]: any label of rank r's host (equal labels, same host); copied. reach[r] (machine_reach): of a host's ranks the one with the most leads, of equal ones the
  * lowest; NULL: all are equal.
  */
 quoit_status_t topology_create(int ranks, const int *host_of, const uint64_t *reach, topology_t **topology);
-/** What counts for that: the rates of the interfaces that are near a process (Mb/s in all; an unknown one counts 1). */
-uint64_t machine_reach(const machine_t *machine);
 void topology_destroy(topology_t *topology); /* NULL is accepted */
 
 static inline int topology_rank(const topology_t *topology, int host, int member)
