@@ -13,6 +13,10 @@
 #include "scheduler/execute_staging.h"
 #include "scheduler/stage.h"
 
+static stage_queue_t queue_of(const execution_t *execution)
+{
+    return (stage_queue_t){execution->operation->comm->engine, execution->row, execution->stream};
+}
 
 static quoit_status_t make_events(execution_t *execution)
 {
@@ -92,7 +96,7 @@ static void give_up(const stage_queue_t *queue, execution_t *execution)
 void execute_device_end(execution_t *execution)
 {
     if (!execution->row) return;
-    const stage_queue_t queue = {execution->operation->comm->engine, execution->row, execution->stream};
+    const stage_queue_t queue = queue_of(execution);
     bool copies_left = execution->event[0] && execution->oldest < execution->binding.chunks;
     if (copies_left && execution->row->event_record(execution->event[0], execution->stream) == QUOIT_OK && !stage_await(&queue, execution->event[0]))
         give_up(&queue, execution);
@@ -134,7 +138,8 @@ static quoit_status_t begin_copy(execution_t *execution, size_t chunk, plan_spac
     size_t bytes = 0;
     quoit_status_t status = execute_staging_copy(execution, chunk, space, &bytes);
     if (status != QUOIT_OK || bytes == 0) return status;
-    status = stage_queue_end(&(stage_queue_t){execution->operation->comm->engine, execution->row, execution->stream}, event_of(execution, chunk));
+    const stage_queue_t queue = queue_of(execution);
+    status = stage_queue_end(&queue, event_of(execution, chunk));
     return status == QUOIT_OK ? QUOIT_IN_PROGRESS : status;
 }
 

@@ -142,12 +142,9 @@ typedef struct given_up {
 void stage_give_up(const stage_queue_t *queue, void *pointer)
 {
     static _Atomic(given_up_t *) all;
-    given_up_t *one = malloc(sizeof *one);
     queue->engine->doorbell_is_lent = true; /* the stream rings it, whenever that is */
-    if (!one || !pointer) {
-        free(one);
-        return;
-    }
+    given_up_t *one = pointer ? malloc(sizeof *one) : NULL;
+    if (!one) return;
     *one = (given_up_t){.next = atomic_load(&all), .pointer = pointer};
     while (!atomic_compare_exchange_weak(&all, &one->next, one)) {}
 }
