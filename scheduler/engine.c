@@ -70,7 +70,7 @@ static void wake_waiters(engine_t *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-static bool transports_idle(const engine_t *engine)
+bool engine_transports_idle(const engine_t *engine)
 {
     for (const engine_transport_t *each = engine->transport, *end = each + engine->transports; each < end; each++)
         if (!each->ops->idle(each->transport)) return false;
@@ -97,7 +97,7 @@ static void leave(engine_t *engine, bool idle)
         wake_progress(engine);
 }
 
-void engine_leave(engine_t *engine) { leave(engine, transports_idle(engine)); }
+void engine_leave(engine_t *engine) { leave(engine, engine_transports_idle(engine)); }
 
 void engine_submit(engine_t *engine, operation_t *operation, bool unattended)
 {
@@ -184,10 +184,10 @@ static bool poll_once(engine_t *engine, bool all)
 
 void engine_leave_written(engine_t *engine)
 {
-    bool quiet = transports_idle(engine);
+    bool quiet = engine_transports_idle(engine);
     if (!quiet) {
         poll_transports(engine);
-        quiet = transports_idle(engine);
+        quiet = engine_transports_idle(engine);
     }
     leave(engine, quiet);
 }
@@ -359,7 +359,7 @@ static void see_out(engine_t *engine, uint64_t deadline)
     unsigned idle = 0;
     if (linger < deadline) deadline = linger;
     if (!engine_try_enter(engine)) return; /* the owner sees to it */
-    while (!transports_idle(engine) && !somebody_wants_in(engine) && clock_now() < deadline)
+    while (!engine_transports_idle(engine) && !somebody_wants_in(engine) && clock_now() < deadline)
         if (!poll_once(engine, true)) relax(engine, &idle, &idle_since, deadline);
     engine_leave(engine);
 }
@@ -393,7 +393,7 @@ static void drive_unattended(engine_t *engine)
     engine->owner_is_progress = true;
     unsigned idle = 0;
     uint64_t idle_since = 0;
-    while (engine->running > 0 || !transports_idle(engine) || atomic_load(&engine->submitted)) {
+    while (engine->running > 0 || !engine_transports_idle(engine) || atomic_load(&engine->submitted)) {
         if (somebody_wants_in(engine)) break;
         if (poll_once(engine, false)) {
             idle = 0;

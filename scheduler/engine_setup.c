@@ -255,11 +255,9 @@ static void drain(engine_t *engine)
     if (engine->failed && linger_us > LINGER_AFTER_FAILURE_US) linger_us = LINGER_AFTER_FAILURE_US;
     uint64_t begun = clock_now(), now = begun, newest = begun, deadline = begun + (uint64_t)linger_us * 1000;
     for (; now < deadline && !(engine->left_out && now >= newest + QUIET_NS); now = clock_now()) {
-        bool idle = true, moved = engine_poll(engine);
+        bool moved = engine_poll(engine);
         if (moved) newest = now;
-        for (int i = 0; i < engine->transports; i++)
-            idle = idle && engine->transport[i].ops->idle(engine->transport[i].transport);
-        if (idle) return;
+        if (engine_transports_idle(engine)) return;
         if (!moved) {
             struct epoll_event events[8];
             doorbell_drain(engine->doorbell); /* else it would end each of these waits at once */
