@@ -67,7 +67,7 @@ TEST(Average, OfTheLargestNumbersIsFinite)
                 ASSERT_LE(std::fabs(each - largest), bound(sum, largest) + largest - below) << "rank " << rank << ", " << sum.describe();
             }
     });
-    EXPECT_GE(sums, 120);
+    EXPECT_GE(sums, 144);
 }
 
 TEST(Average, IsWithinItsBoundAndTheSameOnAllRanks)
