@@ -258,10 +258,21 @@ def directory() -> Path:
 def meet(what: str, rank: int, size: int) -> None:
     """In a rank: return once all have called it, and so left what they did before. By files: an abort may follow at once."""
     (directory() / f"{what}{rank}").touch()
-    end = time.monotonic() + 30 * SLOW
-    while not all((directory() / f"{what}{other}").exists() for other in range(size)):
-        assert time.monotonic() < end, f"not all ranks came to {what}"
+    wait_for(lambda: all((directory() / f"{what}{other}").exists() for other in range(size)), otherwise=f"not all ranks came to {what}")
+
+
+def own_name(rank: int) -> str:
+    """In a rank: as it is named in errors."""
+    return f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})"
+
+
+def wait_for(what: Callable[[], Any], limit: float = 30, otherwise: str = "it did not come") -> Any:
+    """What `what` gives, once that is something; asked again and again, for `limit` seconds at most."""
+    end = time.monotonic() + limit * SLOW
+    while not (found := what()):
+        assert time.monotonic() < end, otherwise
         time.sleep(0.005)
+    return found
 
 
 @contextlib.contextmanager

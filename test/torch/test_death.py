@@ -8,7 +8,6 @@ import os
 import random
 import resource
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import quoit
-from launcher import SLOW, argument, directory, free_port, hosts_of, in_part, meet, message_of, start
+from launcher import SLOW, argument, directory, free_port, hosts_of, in_part, meet, message_of, own_name, start
 from restrict import memory_group
 
 VICTIM = 1
@@ -39,7 +38,7 @@ def die(way):
 
 def confess(way):
     """In the victim: leave what the others are to be told of it, and die."""
-    (directory() / "victim").write_text(f"rank {dist.get_rank()} ({socket.gethostname()}, pid {os.getpid()})")
+    (directory() / "victim").write_text(own_name(dist.get_rank()))
     (directory() / "died").write_text(str(time.monotonic()))
     die(way)
 
@@ -180,7 +179,7 @@ def worker_hungry(rank, size):
     dist.all_reduce(torch.ones(10))
     if rank == VICTIM:
         (directory() / "group").write_text(memory_group(os.getpid(), 128 << 20))
-        (directory() / "victim").write_text(f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})")
+        (directory() / "victim").write_text(own_name(rank))
     meet("limited", rank, size)
     if not (directory() / "group").read_text():
         return None

@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from launcher import SLOW, argument, directory, meet, message_of, run
+from launcher import SLOW, argument, directory, meet, message_of, run, wait_for
 
 import quoit
 from quoit import _merge
@@ -75,14 +75,6 @@ def hanging_worker(rank, size):
         while not (place / "go").exists():
             time.sleep(0.01)
     dist.all_reduce(torch.ones(77))
-
-
-def wait_for(what, limit=30):
-    end = time.monotonic() + limit * SLOW
-    while not (found := what()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
-    return found
 
 
 def test_debug_of_a_hanging_rank(tmp_path, capfd):

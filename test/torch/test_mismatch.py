@@ -3,15 +3,13 @@
 sides and who they are."""
 
 import datetime
-import os
-import socket
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import quoit
-from launcher import argument, directory, hosts_of, message_of, run
+from launcher import argument, directory, hosts_of, message_of, own_name, run
 
 # What rank 1 does instead of what the others do, and what the text must contain of the two calls.
 KINDS = {
@@ -49,11 +47,15 @@ def worker(rank, size):
 HOSTS = pytest.mark.parametrize("ranks", [[3], [2, 1]], ids=str)
 
 
+def answers_of(ranks, worker):
+    """Of three ranks, so many on each host."""
+    with hosts_of(ranks) as hosts:
+        return run(3, worker, backend=None, argument=len(ranks), hosts=hosts)
+
+
 @HOSTS
 def test_mismatch(ranks):
-    with hosts_of(ranks) as hosts:
-        answers = run(3, worker, backend=None, argument=len(ranks), hosts=hosts)
-    for number, texts in enumerate(answers):
+    for number, texts in enumerate(answers_of(ranks, worker)):
         for kind, (_, _, words) in KINDS.items():
             for word in ["different operations", "rank 1 (", "but rank ", *words]:
                 assert word in texts[kind], (number, kind, word, texts[kind])
@@ -65,13 +67,12 @@ def worker_group_order(rank, size):
     group = dist.new_group([0, 1, 2] if rank < 2 else [1, 0, 2], sort_ranks=False, timeout=datetime.timedelta(seconds=20))
     text = message_of(lambda: [dist.barrier(group) for _ in range(2)], dist.DistBackendError)
     dist.barrier()  # the default group goes on
-    return text, f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})"
+    return text, own_name(rank)
 
 
 @HOSTS
 def test_group_order(ranks):
-    with hosts_of(ranks) as hosts:
-        answers = run(3, worker_group_order, backend=None, hosts=hosts)
+    answers = answers_of(ranks, worker_group_order)
     for text, _ in answers:
         for word in ["of different members", "of ranks 0, 1, 2", "of ranks 1, 0, 2", answers[2][1]]:
             assert word in text, (word, text)
@@ -108,13 +109,12 @@ def worker_version(rank, size):
     limit = datetime.timedelta(seconds=20)
     text = message_of(lambda: dist.init_process_group("quoit", store=store, rank=rank, world_size=size, timeout=limit), dist.DistError)
     assert f"has loaded quoit {other}" in text and f"rank 0 quoit {own}" in text, text
-    return text, f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})"
+    return text, own_name(rank)
 
 
 @HOSTS
 def test_version(ranks):
-    with hosts_of(ranks) as hosts:
-        answers = run(3, worker_version, backend=None, hosts=hosts)
+    answers = answers_of(ranks, worker_version)
     for text, _ in answers:
         assert answers[1][1] in text, (answers[1][1], text)
 
@@ -125,12 +125,11 @@ def worker_size(rank, size):
     method = f"file://{directory()}/store"
     believed = size + (rank == 1)
     text = message_of(lambda: dist.init_process_group("quoit", init_method=method, rank=rank, world_size=believed, timeout=limit), dist.DistError)
-    return text, f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})"
+    return text, own_name(rank)
 
 
 @HOSTS
 def test_size(ranks):
-    with hosts_of(ranks) as hosts:
-        answers = run(3, worker_size, backend=None, hosts=hosts)
+    answers = answers_of(ranks, worker_size)
     for text, _ in answers:
         assert f"{answers[1][1]} was started for a world of 4 ranks, but rank 0 for one of 3" in text, text

@@ -6,7 +6,6 @@ import datetime
 import itertools
 import os
 import signal
-import socket
 import time
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import quoit
-from launcher import SLOW, argument, directory, hosts_of, in_part, meet, message_of, run
+from launcher import SLOW, argument, directory, hosts_of, in_part, meet, message_of, own_name, run, wait_for
 
 LIMIT = 0.8
 SILENT = 2
@@ -79,7 +78,7 @@ def worker_away(rank, size):
     dist.all_reduce(torch.ones(10))
     call = limited("call")
     if rank == SILENT:
-        (directory() / "silent").write_text(f"rank {rank} ({socket.gethostname()}, pid {os.getpid()})")
+        (directory() / "silent").write_text(own_name(rank))
     meet("all", rank, size)
     answer = None
     if rank != SILENT:
@@ -93,13 +92,6 @@ def worker_away(rank, size):
     if rank == SILENT:  # it comes, too late
         answer = timed(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(2)])
     return answer
-
-
-def wait_for(what, limit=30):
-    end = time.monotonic() + limit * SLOW
-    while not what():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("how, ranks", in_part(itertools.product(["away", "stopped"], HOSTS), ("away", [3]), ("away", [1, 1, 1]), ("stopped", [1, 2])), ids=str)
