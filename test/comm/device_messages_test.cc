@@ -479,8 +479,7 @@ int role_traffic(ProcessRank &self)
 TEST(MessagesDeath, LeavesNothingRegistered)
 {
     for (int round = 0; round < 2; round++) {
-        std::vector<std::string> environment = {"ASAN_OPTIONS=detect_leaks=0"};
-        Processes ranks("traffic", {0, 1}, {round ? "broadcasts" : "messages"}, "", environment);
+        Processes ranks("traffic", {0, 1}, {round ? "broadcasts" : "messages"});
         for (int rank = 0; rank < 2; rank++) ranks.wait_line(rank, "ready", 60);
         usleep(static_cast<useconds_t>(10000 + round * 17000));
         pid_t pid = ranks.pid(1 - round);

@@ -72,7 +72,7 @@ struct Mixed {
     Mixed(int who, const std::string &what, const std::string &transports, int size = 3)
         : log(testing::TempDir() + "quoit-mixed-" + std::to_string(getpid())),
           ranks("mixed", hosts(size), {std::to_string(who), what, log}, "",
-                {"QUOIT_TRANSPORT=" + transports, "QUOIT_INTERFACE=lo", "QUOIT_CONNECT_TIMEOUT=" + std::to_string(static_cast<int>(2 * slow())) + "s", "QUOIT_VERBS_LIBRARY=" FAKE_VERBS, "ASAN_OPTIONS=detect_leaks=0"})
+                {"QUOIT_TRANSPORT=" + transports, "QUOIT_INTERFACE=lo", "QUOIT_CONNECT_TIMEOUT=" + std::to_string(static_cast<int>(2 * slow())) + "s", "QUOIT_VERBS_LIBRARY=" FAKE_VERBS})
     {
         for (int rank = 0; rank < size; rank++) created.push_back(outcome(ranks, rank, "created", 30));
     }

@@ -319,7 +319,7 @@ TEST(Late, MemoryIsMissedByAll)
         for (int who : {-1, 0, 1})
             for (const Hosts &host_of : {Hosts{0, 0, 0}, Hosts{0, 0, 1, 1}}) {
                 SCOPED_TRACE(use + ", " + name_of(host_of) + ", rank " + std::to_string(who));
-                Processes ranks("late", host_of, {"no shared memory left", std::to_string(who), use}, "", {"ASAN_OPTIONS=detect_leaks=0"});
+                Processes ranks("late", host_of, {"no shared memory left", std::to_string(who), use});
                 for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 30);
                 for (int rank = 0; rank < ranks.size(); rank++) ranks.tell(rank, "go");
                 for (int rank = 0; rank < ranks.size(); rank++) {
