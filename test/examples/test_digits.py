@@ -28,7 +28,8 @@ EXAMPLE = str(ROOT / "examples" / "ddp_digits.py")
 BACKEND = os.environ.get("QUOIT_TEST_BACKEND", "quoit")
 SLOW = float(os.environ.get("TEST_SLOW", "1"))
 LONG = os.environ.get("QUOIT_TEST_LONG", "0") != "0"
-LIMIT = 240 * SLOW
+LIMIT = 60 * SLOW  # of a run; some twenty seconds where other tests want the processors, so that all runs may hang and yet each is told
+GLOO_LIMIT = LIMIT if LONG else LIMIT / 4  # of each of the tries that Gloo gets
 GLOO_EPOCHS = 8 if LONG else 2
 SAME_BITS = "weights are the same bits on every rank"
 IMPORTS = ["sklearn.datasets", "torch.nn.parallel", "torch.utils.data", "tqdm"]  # of ranks that are forked
@@ -62,8 +63,9 @@ def torchrun(folder, backend, *extra, ranks=2):
     reader.start()
     try:
         stdout = process.communicate(timeout=LIMIT)[0]
-    finally:
-        process.kill()
+    except subprocess.TimeoutExpired as expired:
+        process.terminate()  # torchrun ends its ranks then
+        stdout = f"still running after {expired.timeout:.0f} s\n{process.communicate(timeout=60)[0]}"
     reader.join()
     assert process.returncode == 0, f"{' '.join(words)}: status {process.returncode}\n{stdout[-3000:]}\n{shown[0][-6000:]}"
     assert SAME_BITS in stdout, stdout
@@ -82,7 +84,7 @@ def read_terminal(descriptor):
 
 
 def compared(run, *arguments):
-    """A run of Gloo, to compare with. On a busy machine Gloo sometimes hangs, or dies at its end: that is tried again, and told."""
+    """A run of Gloo, to compare with. On a busy machine Gloo sometimes hangs, or dies: that is tried again, and told."""
     for last in (False, False, True):
         try:
             return run(*arguments)
@@ -172,13 +174,16 @@ def worker_example(rank, size):
 
 
 def forked(folder, size, *extra, backend=BACKEND, hosts=None):
-    """Ranks that need not import everything first, and without torchrun: the variables alone."""
+    """Ranks that need not import everything first, and without torchrun: the variables alone. What becomes of Gloo's once all is reported is
+    no matter here: on a busy machine some hang in the destructor of their group."""
     report = folder / f"{backend}.json"
+    report.unlink(missing_ok=True)
     words = ["--backend", backend, "--json", str(report), "--describe", str(folder / "describe.json"), *extra]
-    ranks = launcher.start(size, worker_example, limit=LIMIT / SLOW, backend=None, hosts=hosts,
+    limit = GLOO_LIMIT if backend == "gloo" else LIMIT
+    ranks = launcher.start(size, worker_example, limit=limit / SLOW, backend=None, hosts=hosts,
                            argument=[hosts.interface if hosts else "", words])
-    assert all(rank.status == 0 for rank in ranks), ranks
-    assert SAME_BITS in ranks[0].output, ranks[0].output
+    assert backend == "gloo" or all(rank.status == 0 for rank in ranks), ranks
+    assert SAME_BITS in ranks[0].output and report.exists(), ranks
     return read(report)
 
 
