@@ -88,6 +88,7 @@ quoit_status_t comm_make(job_t *job, uint64_t id, uint64_t family, int rank, int
         if (peer->status != QUOIT_OK) comm_peer_lost(comm, peer);
     }
     control_replay(comm);
+    if (comm->topology->hosts > 1) engine_listen(comm->engine); /* a host mate's calls are in its memory, and need no answer */
     *result = comm;
     return QUOIT_OK;
 

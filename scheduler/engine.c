@@ -12,6 +12,7 @@
 #include "scheduler/inquire.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -22,26 +23,62 @@ enum {
     QUIET_NETWORK_POLLS = 16,  /* without messages under way the transports are looked at every so often only */
     CHECK_INTERVAL_NS = 1000000,
     SLEEP_LIMIT_MS = 1000,     /* an operation under way is looked at once a second even if nobody rings */
-    ENTER_YIELDS = 64
+    ENTER_YIELDS = 64,
+    LISTEN_AFTER_MS = 100,     /* without a call the progress thread listens; shorter pauses would make calls wake it, and pay for that */
+    LISTEN_PAUSE_MS = 1        /* between two things that it hears: a stream of them is no reason to take a processor */
 };
 
 /* ------------------------------------------------------------------ ownership */
 
-bool engine_try_enter(engine_t *engine)
+static void disarm(engine_t *engine, int armed)
 {
-    int free = 0;
-    return atomic_compare_exchange_strong(&engine->owned, &free, 1);
+    for (int i = 0; i < armed; i++) engine->transport[i].ops->disarm(engine->transport[i].transport);
 }
 
-/* Wait on the condition for at most `milliseconds`; the mutex is held. The limit only bounds what a lost race could cost. */
-static void wait_condition(engine_t *engine, int milliseconds)
+/* Tell all that may ring or wake a descriptor to do so from here on. False: one has something to do at once. */
+static bool arm(engine_t *engine)
+{
+    for (int armed = 0; armed < engine->transports; armed++) {
+        engine_transport_t *each = &engine->transport[armed];
+        if (each->ops->arm(each->transport) == QUOIT_OK) continue;
+        disarm(engine, armed);
+        return false;
+    }
+    atomic_store(&engine->sleeping, 1);
+    doorbell_drain(engine->doorbell);
+    return true;
+}
+
+static void be_awake(engine_t *engine)
+{
+    atomic_store(&engine->sleeping, 0);
+    disarm(engine, engine->transports);
+}
+
+/* The progress thread listens, but owns nothing meanwhile, so nobody waits for it to wake. Who leaves tells it: nothing is armed any more. */
+static bool enter_heard(engine_t *engine)
+{
+    int heard = OWNED_NOT_HEARD;
+    if (!atomic_compare_exchange_strong(&engine->owned, &heard, OWNED)) return false;
+    be_awake(engine);
+    return true;
+}
+
+bool engine_try_enter(engine_t *engine)
+{
+    int owned = OWNED_NOT;
+    return atomic_compare_exchange_strong(&engine->owned, &owned, OWNED) || (owned == OWNED_NOT_HEARD && enter_heard(engine));
+}
+
+/* Wait on the condition for at most `milliseconds`; the mutex is held. */
+static void wait_condition(engine_t *engine, pthread_cond_t *condition, int milliseconds)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += (long)(milliseconds % 1000) * 1000000;
     until.tv_sec += milliseconds / 1000 + until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&engine->free_or_done, &engine->mutex, &until);
+    pthread_cond_timedwait(condition, &engine->mutex, &until);
 }
 
 void engine_enter(engine_t *engine)
@@ -56,7 +93,7 @@ void engine_enter(engine_t *engine)
     pthread_mutex_lock(&engine->mutex);
     while (!engine_try_enter(engine)) {
         if (atomic_load(&engine->sleeping)) doorbell_ring(engine->doorbell);
-        wait_condition(engine, 10);
+        wait_condition(engine, &engine->free_or_done, 10); /* the limit bounds what a lost race could cost */
     }
     pthread_mutex_unlock(&engine->mutex);
 out:
@@ -84,17 +121,20 @@ static void wake_progress(engine_t *engine)
     engine->work = true;
     pthread_cond_signal(&engine->progress_wanted);
     pthread_mutex_unlock(&engine->mutex);
+    if (atomic_load(&engine->hears)) doorbell_ring(engine->doorbell);
 }
 
 static void leave(engine_t *engine, bool idle)
 {
     bool unfinished = engine->running > 0 || !idle;
     engine->owner_is_progress = false;
-    atomic_store(&engine->owned, 0);
+    atomic_store(&engine->owned, OWNED_NOT);
     if (atomic_load(&engine->waiting) || atomic_load(&engine->claims))
         wake_waiters(engine);
     else if (unfinished || atomic_load(&engine->submitted))
         wake_progress(engine);
+    else if (atomic_load_explicit(&engine->hears, memory_order_relaxed))
+        doorbell_ring(engine->doorbell);
 }
 
 void engine_leave(engine_t *engine) { leave(engine, engine_transports_idle(engine)); }
@@ -108,7 +148,7 @@ void engine_submit(engine_t *engine, operation_t *operation, bool unattended)
     if (!unattended) return;
     if (atomic_load(&engine->sleeping))
         doorbell_ring(engine->doorbell);
-    else if (!atomic_load(&engine->owned))
+    else if (atomic_load(&engine->owned) != OWNED)
         wake_progress(engine);
 }
 
@@ -169,12 +209,20 @@ static void check_active(engine_t *engine)
     }
 }
 
+/* Only the owner counts. */
+static uint64_t count_poll(engine_t *engine)
+{
+    uint64_t polls = atomic_load_explicit(&engine->polls, memory_order_relaxed) + 1;
+    atomic_store_explicit(&engine->polls, polls, memory_order_relaxed);
+    return polls;
+}
+
 static bool poll_once(engine_t *engine, bool all)
 {
     bool moved = take_submitted(engine);
     moved |= advance_active(engine);
-    engine->polls++;
-    if (all || engine->transfers > 0 || engine->polls % QUIET_NETWORK_POLLS == 0) moved |= poll_transports(engine);
+    uint64_t polls = count_poll(engine);
+    if (all || engine->transfers > 0 || polls % QUIET_NETWORK_POLLS == 0) moved |= poll_transports(engine);
     if (engine->completed) {
         engine->completed = false;
         if (atomic_load(&engine->waiting)) wake_waiters(engine);
@@ -195,7 +243,7 @@ void engine_leave_written(engine_t *engine)
 bool engine_try_enter_quiet(engine_t *engine)
 {
     if (atomic_load_explicit(&engine->progress_refused, memory_order_relaxed) || !engine_try_enter(engine)) return false; /* refused: see_out */
-    if (++engine->polls % QUIET_NETWORK_POLLS == 0) poll_transports(engine);
+    if (count_poll(engine) % QUIET_NETWORK_POLLS == 0) poll_transports(engine);
     if (!atomic_load_explicit(&engine->submitted, memory_order_relaxed)) return true;
     engine_leave(engine);
     return false;
@@ -224,7 +272,7 @@ static bool await_ownership(engine_t *engine, operation_t *operation, uint64_t d
     while (!is_done(operation) && !(entered = engine_try_enter(engine))) {
         int left = clock_left_ms(deadline);
         if (left == 0) break;
-        wait_condition(engine, left < 0 || left > SLEEP_LIMIT_MS ? SLEEP_LIMIT_MS : left);
+        wait_condition(engine, &engine->free_or_done, left < 0 || left > SLEEP_LIMIT_MS ? SLEEP_LIMIT_MS : left);
     }
     pthread_mutex_unlock(&engine->mutex);
     atomic_fetch_sub(&engine->waiting, 1);
@@ -257,28 +305,16 @@ static uint64_t earliest_deadline(engine_t *engine)
     return earliest;
 }
 
-static void disarm(engine_t *engine, int armed)
-{
-    for (int i = 0; i < armed; i++) engine->transport[i].ops->disarm(engine->transport[i].transport);
-}
-
 /*
  * Sleep until somebody rings, a descriptor is ready, or the deadline. First say so (arm, sleeping), then look at everything once
  * more: whoever published before saw nobody asleep and is seen by that look; whoever publishes later rings.
  */
 static void sleep_until(engine_t *engine, uint64_t deadline)
 {
-    int armed = 0;
-    for (; armed < engine->transports; armed++) {
-        engine_transport_t *each = &engine->transport[armed];
-        if (each->ops->arm(each->transport) != QUOIT_OK) {
-            disarm(engine, armed);
-            poll_transports(engine);
-            return;
-        }
+    if (!arm(engine)) {
+        poll_transports(engine);
+        return;
     }
-    atomic_store(&engine->sleeping, 1);
-    doorbell_drain(engine->doorbell);
     bool stay = !somebody_wants_in(engine) && !atomic_load(&engine->submitted) && !poll_once(engine, true);
     if (stay) {
         uint64_t earliest = earliest_deadline(engine);
@@ -287,8 +323,7 @@ static void sleep_until(engine_t *engine, uint64_t deadline)
         struct epoll_event events[8];
         epoll_wait(engine->epoll, events, 8, limit); /* EINTR: a signal; the caller looks at everything anyway */
     }
-    atomic_store(&engine->sleeping, 0);
-    disarm(engine, armed);
+    be_awake(engine);
     if (stay) {
         doorbell_drain(engine->doorbell);
         engine->next_check = 0;
@@ -387,13 +422,18 @@ void engine_run(engine_t *engine, operation_t *operation)
 
 /* ------------------------------------------------------------------ the progress thread */
 
+static bool is_work_left(engine_t *engine)
+{
+    return engine->running > 0 || !engine_transports_idle(engine) || atomic_load(&engine->submitted);
+}
+
 static void drive_unattended(engine_t *engine)
 {
     if (!engine_try_enter(engine)) return; /* the owner sees to it, and calls again when it leaves */
     engine->owner_is_progress = true;
     unsigned idle = 0;
     uint64_t idle_since = 0;
-    while (engine->running > 0 || !engine_transports_idle(engine) || atomic_load(&engine->submitted)) {
+    while (is_work_left(engine)) {
         if (somebody_wants_in(engine)) break;
         if (poll_once(engine, false)) {
             idle = 0;
@@ -405,12 +445,62 @@ static void drive_unattended(engine_t *engine)
     engine_leave(engine);
 }
 
+/*
+ * Sleep until something arrives, and take it in, as sleep_until does it; but nobody owns the engine meanwhile. poll, not epoll_wait: of several that wait in that,
+ * an event may wake one alone, and that might be this thread where another sleeps for its operation. False: there was something else to do, or somebody called.
+ */
+static bool listen_once(engine_t *engine)
+{
+    if (!engine_try_enter(engine)) return false;
+    if (!arm(engine)) {
+        poll_transports(engine);
+        engine_leave(engine);
+        return false;
+    }
+    if (engine->stop || somebody_wants_in(engine) || atomic_load(&engine->waiting) || poll_once(engine, true) || is_work_left(engine)) {
+        be_awake(engine);
+        engine_leave(engine);
+        return false;
+    }
+    atomic_store(&engine->hears, 1);
+    atomic_store(&engine->owned, OWNED_NOT_HEARD);
+    struct pollfd all = {.fd = engine->epoll, .events = POLLIN};
+    while (poll(&all, 1, -1) < 0 && errno == EINTR) continue;
+    atomic_store(&engine->hears, 0);
+    if (!enter_heard(engine)) return false; /* somebody else did */
+    doorbell_drain(engine->doorbell);
+    engine->owner_is_progress = true;
+    poll_once(engine, true);
+    engine_leave(engine);
+    return true;
+}
+
+/* The mutex is held, and released meanwhile. *seen: the engine's polls when this was last called. */
+static void await_work(engine_t *engine, uint64_t *seen)
+{
+    if (!engine->listens) {
+        pthread_cond_wait(&engine->progress_wanted, &engine->mutex);
+        return;
+    }
+    uint64_t polls = atomic_load_explicit(&engine->polls, memory_order_relaxed);
+    int pause = LISTEN_AFTER_MS;
+    if (polls == *seen) {
+        pthread_mutex_unlock(&engine->mutex);
+        if (listen_once(engine)) pause = LISTEN_PAUSE_MS;
+        pthread_mutex_lock(&engine->mutex);
+        polls = atomic_load_explicit(&engine->polls, memory_order_relaxed);
+    }
+    *seen = polls;
+    if (!engine->work && !engine->stop) wait_condition(engine, &engine->progress_wanted, pause);
+}
+
 void *engine_progress_main(void *argument)
 {
     engine_t *engine = argument;
+    uint64_t seen = 0;
     pthread_mutex_lock(&engine->mutex);
     while (!engine->stop) {
-        while (!engine->work && !engine->stop) pthread_cond_wait(&engine->progress_wanted, &engine->mutex);
+        while (!engine->work && !engine->stop) await_work(engine, &seen);
         engine->work = false;
         if (engine->stop) break;
         pthread_mutex_unlock(&engine->mutex);
@@ -419,4 +509,13 @@ void *engine_progress_main(void *argument)
     }
     pthread_mutex_unlock(&engine->mutex);
     return NULL;
+}
+
+void engine_listen(engine_t *engine)
+{
+    if (!engine_start_progress(engine)) return;
+    pthread_mutex_lock(&engine->mutex);
+    if (!engine->listens) pthread_cond_signal(&engine->progress_wanted);
+    engine->listens = true;
+    pthread_mutex_unlock(&engine->mutex);
 }

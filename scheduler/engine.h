@@ -68,6 +68,9 @@ typedef struct engine_transport {
 
 enum { REACH_UNKNOWN, REACH_YES, REACH_NO };
 
+/** Nobody owns it; a thread does; nobody, but the progress thread sleeps on everything that may arrive, and everything is armed for that. */
+enum { OWNED_NOT, OWNED, OWNED_NOT_HEARD };
+
 struct engine {
     quoit_process_id_t self;
     int doorbell, epoll; /* owned */
@@ -79,11 +82,14 @@ struct engine {
     bool ended;          /* the last user has gone: only memory is kept */
 
     /* ownership */
-    _Atomic int owned, claims, sleeping, waiting;
-    pthread_mutex_t mutex;   /* guards the two condition variables and `work`, nothing else */
+    _Atomic int owned;       /* OWNED_... */
+    _Atomic int claims, sleeping, waiting;
+    _Atomic int hears;       /* the progress thread listens, or has not noticed yet that somebody took the engine from it */
+    pthread_mutex_t mutex;   /* guards the two condition variables, `work` and `listens`, nothing else */
     pthread_cond_t free_or_done;
     pthread_cond_t progress_wanted;
     bool work;               /* for the progress thread */
+    bool listens;            /* it hears other hosts while nobody calls: engine_listen */
     _Atomic bool stop;
     bool progress_running;
     _Atomic bool progress_refused; /* the system gave no thread: it is asked again, and that was told */
@@ -129,7 +135,8 @@ struct engine {
     uint64_t next_check;
     bool spin;                   /* enough processors for the ranks of this host */
     int host_ranks;              /* of the largest job */
-    uint64_t polls, network_polls;
+    _Atomic uint64_t polls;      /* the progress thread looks whether anybody calls */
+    uint64_t network_polls;
     uint64_t spin_time;          /* ns */
     size_t stream_bytes;         /* results of at least this size are stored past the cache */
     publish_t publish;           /* how slots are written */
@@ -174,6 +181,11 @@ void engine_wait(engine_t *engine, operation_t *operation, uint64_t deadline);
 void engine_run(engine_t *engine, operation_t *operation);
 /** One round without waiting; only for the owner. True when something moved. */
 bool engine_poll(engine_t *engine);
+/**
+ * From now on the progress thread takes in what comes from other hosts while nobody calls: questions, connections, news of failures.
+ * Without it they wait for the next call, and a rank that is busy elsewhere looks to its peers like one that was stopped.
+ */
+void engine_listen(engine_t *engine);
 /** An operation was finished: wake whoever sleeps for it. Only for the owner. */
 void engine_completed(engine_t *engine);
 

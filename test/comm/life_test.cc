@@ -518,7 +518,6 @@ int role_idle(ProcessRank &self)
         while (quoit_request_test(request) == QUOIT_IN_PROGRESS) usleep(500);
         quoit_request_free(request);
     }
-    usleep(300000);
     auto switches = [] {
         long all = 0;
         int threads = 0;
@@ -542,6 +541,12 @@ int role_idle(ProcessRank &self)
         return std::make_pair(threads, all);
     };
     auto before = switches();
+    for (double end = seconds() + 20 * slow(); seconds() < end;) { /* until it sleeps */
+        auto earlier = before;
+        usleep(400000);
+        before = switches();
+        if (before == earlier) break;
+    }
     sleep(long_run() ? 10 : 2);
     auto after = switches();
     self.say("idle %d %ld", before.first, after.second - before.second);

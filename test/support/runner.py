@@ -380,7 +380,7 @@ def pytest(folder, limit, niceness=FULL):
 # What ThreadSanitizer is not shown, neither built nor run: there are no races for it to see.
 ONE_THREAD = ["test_comm_notice", "test_device", "test_handshake", "test_registry", "test_shm_arena", "test_shm_info", "test_shm_limits", "test_ip_address",
               "test_tcp_connect", "test_ip_interface", "test_tcp_namespace", "test_tcp_rails", "test_tcp_stranger", "test_tcp_transfer"]
-PROCESSES = ["test_comm_faults", "test_comm_faults_ucx", "test_comm_life", "test_comm_mismatch", "test_comm_resources", "test_comm_cuts"]  # ranks are
+PROCESSES = ["test_comm_faults", "test_comm_faults_ucx", "test_comm_faults_verbs", "test_comm_life", "test_comm_mismatch", "test_comm_resources", "test_comm_cuts"]  # ranks are
 DONE_ELSEWHERE = ["test_framing",  # one thread does all but for two that pass bytes through a ring, as in test_transport_shm
                   "test_transport_ucx"]  # the threads are those of a library that is not instrumented
 RACELESS = ONE_THREAD + PROCESSES + DONE_ELSEWHERE
