@@ -388,7 +388,7 @@ quoit_status_t quoit_comm_abort(quoit_comm_t *comm, const char *reason)
     engine_enter(comm->engine);
     engine_poll(comm->engine); /* what was handed in before ends with the rest */
     comm_fail(comm, QUOIT_ERR_ABORTED, true, "aborted: %s", reason && reason[0] ? reason : "no reason given");
-    engine_leave(comm->engine);
+    engine_leave_written(comm->engine); /* the others wait for the word, and this thread may call no more */
     return QUOIT_OK;
 }
 
