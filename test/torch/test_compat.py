@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch keeps for built-in backends by name, and quoit's patch opens: quoit/_compat.py."""
 
+import subprocess
+import sys
 import time
 
 import torch
@@ -70,6 +72,43 @@ def worker_timeouts(rank, size):
     dist.all_reduce(torch.ones(1), group=group)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def worker_dtensor(rank, size):
+    """From one dimension to another by an exchange, also where parts are of different sizes and some are empty; the gradient comes back the same way."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    mesh = init_device_mesh("cpu", (size,))
+    for shape in ((2 * size, 3 * size), (2 * size + 1, 3 * size - 1), (1, 2, size), (0, 4)):
+        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+        rows = distribute_tensor(whole, mesh, [Shard(0)]).requires_grad_(True)
+        with CommDebugMode() as mode:
+            columns = rows.redistribute(placements=[Shard(1)])
+            assert mode.get_comm_counts() == {torch.ops._dtensor.shard_dim_alltoall: 1}, mode.get_comm_counts()
+        assert torch.equal(columns.to_local(), distribute_tensor(whole, mesh, [Shard(1)]).to_local()), shape
+        columns.to_local().sum().backward()
+        assert torch.equal(rows.grad.full_tensor(), torch.ones(shape)), shape
+
+
+def test_dtensor():
+    run(3, worker_dtensor)
+
+
+def test_order_of_imports():
+    """What has been imported before quoit is wrapped, and what comes later."""
+    modules = ["torch.distributed.tensor._collective_utils", "torch.distributed._shard.sharded_tensor"]
+    shows = (
+        "import sys; from torch.distributed.tensor import placement_types as p, _collective_utils as c; from torch.distributed._shard import sharded_tensor as s;"
+        "print([hasattr(each, '_quoit_wrapped') for each in (p.shard_dim_alltoall, c.shard_dim_alltoall, s.ShardedTensor.to)], len(sys.meta_path))"
+    )
+    number = f"import sys; print(len(sys.meta_path)); import {', '.join(modules)}"
+    before = subprocess.run([sys.executable, "-P", "-c", f"{number}; import quoit; {shows}"], capture_output=True, text=True, check=True).stdout.split("\n", 1)
+    after = subprocess.run([sys.executable, "-P", "-c", f"import quoit; {shows}"], capture_output=True, text=True, check=True).stdout
+    light = subprocess.run([sys.executable, "-P", "-c", f"import quoit, sys; print([each for each in {modules} if each in sys.modules])"], capture_output=True, text=True, check=True)
+    assert before[1] == after == f"[True, True, True] {before[0]}\n", "and nothing is left where modules are found"
+    assert light.stdout == "[]\n", "they take time to import"
 
 
 def test_bf16_hooks():

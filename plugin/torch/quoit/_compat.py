@@ -15,6 +15,8 @@
 - ``ShardedTensor`` takes each backend but Gloo that is registered for CUDA as one that needs it, and fails where there is none: in
   ``gather()``, and in ``device`` and ``to()`` of a rank that has no shard, hence in the sharded state of FSDP1 when a parameter has fewer
   rows than there are ranks.
+- DTensor cuts a tensor along another dimension by an alltoall, but on the CPU, where it takes Gloo for granted, by gathering all of it on each
+  rank; it warns of that.
 - PowerSGD and ``hook_with_zero_step_interleaved`` begin collectives in callbacks of futures. Callbacks of NCCL's futures run at once, in the
   order of the buckets; those of a CPU's run when the future is done, on a thread of their own, between whatever collectives the backward pass
   has begun by then: another order on each rank. Such hooks get futures that are done.
@@ -29,8 +31,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import importlib.abc
+import importlib.machinery
 import inspect
 import os
+import sys
 import types
 from typing import Any, Callable, Iterator, Optional
 
@@ -199,6 +204,19 @@ def _sharded_device(original: Function) -> Function:
     return device
 
 
+def _shard_dim_alltoall(original: Function) -> Function:
+    @functools.wraps(original)
+    def shard_dim_alltoall(input: torch.Tensor, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> torch.Tensor:
+        group = mesh.get_group(mesh_dim)
+        if mesh.device_type != "cpu" or not isinstance(group, dist.ProcessGroup) or not _is_quoit(group) or input.size(shard_dim) % mesh.size(mesh_dim) != 0:
+            result: torch.Tensor = original(input, gather_dim, shard_dim, mesh, mesh_dim)
+            return result
+        output: torch.Tensor = torch.ops._dtensor.shard_dim_alltoall(input, gather_dim, shard_dim, group.group_name)
+        return output
+
+    return shard_dim_alltoall
+
+
 def _called_by(hook: types.FunctionType) -> list[Any]:
     """What a function may call: what it has enclosed and, if it is not PyTorch's own, the global names in it, also those of modules."""
     called = []
@@ -266,10 +284,39 @@ def _replace(owners: list[Any], name: str, wrap: Callable[[Function], Function],
             setattr(owner, name, staticmethod(wrapped) if static else wrapped)
 
 
-def _apply_to_sharded_tensors() -> None:
-    try:
-        from torch.distributed._shard.sharded_tensor import api as sharded
-    except ImportError:  # it is deprecated, and may go
+class _Importing(importlib.abc.MetaPathFinder):
+    """Calls ``then`` with the module ``name`` when that has been imported. It stands first among those that find modules until then."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self.name, self.then = name, then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: types.ModuleType) -> None:
+                execute(module)
+                self.then(module)
+
+            setattr(spec.loader, "exec_module", exec_module)
+        return spec
+
+
+def _when_imported(name: str, then: Callable[[Any], None]) -> None:
+    """Not to import it for that: a program may never need it, and some take half a second."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    elif not any(isinstance(finder, _Importing) and finder.name == name for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Importing(name, then))
+
+
+def _apply_to_sharded_tensors(package: Any) -> None:
+    sharded: Any = getattr(package, "api", None)
+    if not hasattr(sharded, "ShardedTensor"):  # it is deprecated, and may go
         return
     _replace([sharded.ShardedTensor], "_get_preferred_device", _preferred_device)
     _replace([sharded.ShardedTensor], "to", _sharded_to)
@@ -279,6 +326,11 @@ def _apply_to_sharded_tensors() -> None:
         wrapped = _sharded_device(operations[device])
         setattr(wrapped, "_quoit_wrapped", operations[device])
         operations[device] = wrapped
+
+
+def _apply_to_dtensor(collectives: Any) -> None:
+    placements = sys.modules.get("torch.distributed.tensor.placement_types")
+    _replace([collectives, *([placements] if placements else [])], "shard_dim_alltoall", _shard_dim_alltoall)
 
 
 def apply() -> None:
@@ -297,4 +349,5 @@ def apply() -> None:
     _replace([DistributedDataParallel], "_check_comm_hook", _check_comm_hook)
     _replace([DistributedDataParallel], "register_comm_hook", _register_comm_hook)
     _replace([functional._AllGatherBase], "backward", _all_gather_base_backward, static=True)
-    _apply_to_sharded_tensors()
+    _when_imported("torch.distributed._shard.sharded_tensor", _apply_to_sharded_tensors)
+    _when_imported("torch.distributed.tensor._collective_utils", _apply_to_dtensor)
