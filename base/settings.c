@@ -248,6 +248,17 @@ quoit_status_t quoit_setting_get(const char *name, const char **value)
     return QUOIT_OK;
 }
 
+quoit_status_t quoit_setting_get_number(const char *name, int64_t *value)
+{
+    setting_id_t id = 0;
+    quoit_status_t status = find_setting(name, &id);
+    if (status != QUOIT_OK) return status;
+    if (!value) return error_set(QUOIT_ERR_INVALID, "quoit_setting_get_number(\"%s\"): value is NULL", name);
+    if (rows[id].type == SETTING_TYPE_STRING) return error_set(QUOIT_ERR_INVALID, "setting \"%s\" is no number; quoit_setting_get has its text", name);
+    *value = setting_int(id);
+    return QUOIT_OK;
+}
+
 static void measure(size_t *width, const char *cell)
 {
     size_t length = strlen(cell);

@@ -105,6 +105,12 @@ QUOIT_API quoit_status_t quoit_setting_set(const char *name, const char *value);
 /** Value in force as text. The string lives as long as the process. */
 QUOIT_API quoit_status_t quoit_setting_get(const char *name, const char **value);
 
+/**
+ * The same as a number: durations in microseconds, sizes in bytes, yes and no as 1 and 0, of a choice among words its place in the list of them. ERR_INVALID:
+ * unknown name, or a setting that is text.
+ */
+QUOIT_API quoit_status_t quoit_setting_get_number(const char *name, int64_t *value);
+
 /** All settings with type, unit, default, value in force and description. `*text` is to be freed with free(). */
 QUOIT_API quoit_status_t quoit_settings_print(char **text);
 

@@ -242,6 +242,25 @@ TEST_F(Settings, SetBeforeUse)
     EXPECT_EQ(quoit_setting_get("TCP_SOCKETS", nullptr), QUOIT_ERR_INVALID);
 }
 
+TEST_F(Settings, NumbersAreInTheirUnits)
+{
+    give("QUOIT_LINGER", "90s");
+    give("QUOIT_EAGER_LIMIT", "12K");
+    give("QUOIT_PROGRESS_THREAD", "no");
+    give("QUOIT_PUBLISH", "streamed");
+    int64_t value = -1;
+    auto number = [&](const char *name) { return quoit_setting_get_number(name, &value) == QUOIT_OK ? value : -1; };
+    EXPECT_EQ(number("LINGER"), 90000000);
+    EXPECT_EQ(number("EAGER_LIMIT"), 12288);
+    EXPECT_EQ(number("PROGRESS_THREAD"), 0);
+    EXPECT_EQ(number("PUBLISH"), setting_int(SETTING_PUBLISH));
+    EXPECT_EQ(number("TCP_SOCKETS"), setting_int(SETTING_TCP_SOCKETS));
+    EXPECT_EQ(quoit_setting_get_number("TRACE", &value), QUOIT_ERR_INVALID);
+    EXPECT_EQ(error(), "setting \"TRACE\" is no number; quoit_setting_get has its text");
+    EXPECT_EQ(quoit_setting_get_number("TRACES", &value), QUOIT_ERR_INVALID);
+    EXPECT_EQ(quoit_setting_get_number("LINGER", nullptr), QUOIT_ERR_INVALID);
+}
+
 TEST_F(Settings, PrintIsAligned)
 {
     give("QUOIT_EAGER_LIMIT", "12345");

@@ -116,6 +116,7 @@ def worker_idle(rank, size):
     assert {name.split()[0] for name in before} == {"quoit", "quoit_watcher"}, before
     time.sleep(10 if LONG else 1.5)
     assert switches() == before, (before, switches())
+    meet("measured", rank, size)  # the other rank's barrier would be heard
     dist.barrier()
     dist.destroy_process_group()
 

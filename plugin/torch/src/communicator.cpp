@@ -5,7 +5,6 @@
 #include "communicator.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/copy.h>
 #include <c10/util/Exception.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "errors.h"
@@ -28,17 +26,9 @@ constexpr int kAbortLimitMs = 5000; /* an aborted operation ends at once; this i
 /** Setting LINGER in milliseconds. */
 int linger_ms()
 {
-    const char *text = nullptr;
-    if (quoit_setting_get("LINGER", &text) != QUOIT_OK || text == nullptr)
-        return 5000;
-    static constexpr std::pair<const char *, double> kSuffixes[] = {{"us", 1e-3}, {"ms", 1}, {"s", 1e3}, {"min", 60e3}}; /* as the library reads it */
-    char *suffix = nullptr;
-    const double value = std::strtod(text, &suffix);
-    for (const auto &[name, factor] : kSuffixes) {
-        if (strcasecmp(suffix, name) == 0)
-            return static_cast<int>(value * factor);
-    }
-    return static_cast<int>(value);
+    int64_t microseconds = 0;
+    (void)quoit_setting_get_number("LINGER", &microseconds); /* there is a communicator, so the settings are valid */
+    return static_cast<int>(microseconds / 1000);
 }
 
 } // namespace
