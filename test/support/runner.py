@@ -3,7 +3,7 @@
 """Runs every suite, counts every test, and ends with one line: N passed, N failed, N skipped. Started by test/run.
 
 Two lanes. The one in front runs the tests, a suite after the other. The one behind takes what the front leaves: it builds, with the least priority (after the
-first build), and trains the examples, with a tenth of a share, since with the least a rank may not get its turn for half a minute. So the processors are busy and
+first build), and, with a tenth of a share, since with the least a rank may not get its turn for half a minute, trains the examples and runs the emulated machines. So the processors are busy and
 yet deadlines are tested on a machine that answers. Sanitized tests, whose limits are wide, come last in both, and only when those with narrow ones are over:
 then everybody has a full share. Each suite's line tells its seconds and those of a processor that it took: what is to be made faster stands there.
 
@@ -393,8 +393,7 @@ class Suite:
     run: object  # of the whole run's Clock; returns an Outcome
     needs: tuple = ()  # suites that must have passed before
     behind: bool = False  # in the lane that takes what the other leaves
-    wide: bool = False  # its limits are wide: it may run beside the sanitized tests
-    last: bool = False  # begins when all suites in front that are not wide have ended
+    last: bool = False  # begins when all suites in front have ended
 
 
 # Each lane takes its suites in this order.
@@ -407,11 +406,11 @@ SUITES = {
                         sanitized_build("build-tsan", "thread", f"-DQUOIT_TESTS_WITHOUT={';'.join(RACELESS)}"), behind=True),
     "clang": Suite("the core, bench_allreduce and PyTorch's shim build with clang", clang_build, behind=True),
     "examples": Suite("examples", pytest("test/examples", 1200, LOW), ("build", "package"), behind=True),
+    "machine": Suite("RDMA devices and netem, in emulated machines", pytest("test/machine", 1200, LOW), ("build", "package"), behind=True),
     "c": Suite("C tests", c_tests, ("build",)),
     "check": Suite("checks of the source tree", pytest("test/check", 300), ("build",)),
     "bench": Suite("bench_allreduce and the test hosts", pytest("test/bench", 600), ("build", "package")),
     "torch": Suite("PyTorch's backend", pytest("test/torch", 2400), ("build", "package")),
-    "machine": Suite("RDMA devices and netem, in emulated machines", pytest("test/machine", 900), ("build", "package"), wide=True),
     "asan": Suite("C tests under AddressSanitizer and UndefinedBehaviorSanitizer",
                   sanitized_tests("build-asan", "address,undefined", {"UBSAN_OPTIONS": "print_stacktrace=1"}), ("build-asan",), last=True),
     "tsan": Suite("C tests under ThreadSanitizer",
@@ -471,7 +470,7 @@ def run_suites(chosen, limit, folder):
     """Outcomes by suite, of which each has a folder of its own in `folder` as TMPDIR. One whose builds failed counts as a failure and does not run."""
     clock, results = Clock(limit), {}
     done = threading.Condition()
-    timed = [key for key in chosen if not (SUITES[key].behind or SUITES[key].last or SUITES[key].wide)]
+    timed = [key for key in chosen if not (SUITES[key].behind or SUITES[key].last)]
 
     def lane(keys):
         for key in keys:
