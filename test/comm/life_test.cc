@@ -10,6 +10,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <cmath>
 #include <dirent.h>
 #include <fstream>
 #include <iterator>
@@ -540,7 +541,13 @@ int role_idle(ProcessRank &self)
         closedir(directory);
         return std::make_pair(threads, all);
     };
+    double begun = seconds();
     auto before = switches();
+    for (int i = 0; i < 3000; i++)
+        if (quoit_barrier(self.comm, nullptr, nullptr) != QUOIT_OK) return 3;
+    auto after = switches();
+    self.say("busy %ld %ld", after.second - before.second, std::lround((seconds() - begun) * 1000));
+    before = after;
     for (double end = seconds() + 20 * slow(); seconds() < end;) { /* until it sleeps */
         auto earlier = before;
         usleep(400000);
@@ -548,7 +555,7 @@ int role_idle(ProcessRank &self)
         if (before == earlier) break;
     }
     sleep(long_run() ? 10 : 2);
-    auto after = switches();
+    after = switches();
     self.say("idle %d %ld", before.first, after.second - before.second);
     self.listen("go");
     return 0;
@@ -560,8 +567,11 @@ TEST(Idle, NoThreadWakes)
         Processes ranks("idle", host_of);
         for (int rank = 0; rank < ranks.size(); rank++) {
             int threads = 0;
-            long switches = -1;
-            std::string line = ranks.wait_line(rank, "idle", 60);
+            long switches = -1, milliseconds = 0;
+            std::string line = ranks.wait_line(rank, "busy", 60);
+            EXPECT_EQ(sscanf(line.c_str(), "%ld %ld", &switches, &milliseconds), 2) << ranks.output(rank);
+            EXPECT_LE(switches, 20 + milliseconds / 25) << "rank " << rank << ": calls wake its progress thread"; /* it looks every 100 ms whether anybody calls */
+            line = ranks.wait_line(rank, "idle", 60);
             EXPECT_EQ(sscanf(line.c_str(), "%d %ld", &threads, &switches), 2) << ranks.output(rank);
             EXPECT_EQ(threads, 1) << "rank " << rank;
             EXPECT_EQ(switches, 0) << "rank " << rank << ": its progress thread woke while nothing was to be done";
