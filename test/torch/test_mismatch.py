@@ -167,35 +167,43 @@ def check_builds(texts, kind, other):
     assert (found[0][2] != found[0][4], found[0][3] != found[0][5]) == (kind == "version", kind == "layout"), texts
 
 
-if LONG:
+@pytest.fixture(scope="module", params=BUILDS)
+def builds(request, tmp_path_factory):
+    """Which kind, and where the other library is."""
+    return request.param, str(build(tmp_path_factory.mktemp("builds") / "other", *BUILDS[request.param]))
 
-    @pytest.fixture(scope="module", params=BUILDS)
-    def builds(request, tmp_path_factory):
-        """Which kind, and where the other library is."""
-        return request.param, str(build(tmp_path_factory.mktemp("builds") / "other", *BUILDS[request.param]))
 
-    @HOSTS
-    def test_builds(builds, ranks):
-        """Two libraries that were really built, which differ."""
-        with hosts_of(ranks) as hosts:
-            answers = run(3, worker_builds, backend=None, argument=builds, hosts=hosts)
-        check_builds([text for text, _, _ in answers], builds[0], answers[1][1])
-        assert [version == answers[0][2] for _, _, version in answers] == [True, builds[0] != "version", True], answers
+@HOSTS
+def test_builds(builds, ranks):
+    """Two libraries that were really built, which differ."""
+    with hosts_of(ranks) as hosts:
+        answers = run(3, worker_builds, backend=None, argument=builds, hosts=hosts)
+    check_builds([text for text, _, _ in answers], builds[0], answers[1][1])
+    assert [version == answers[0][2] for _, _, version in answers] == [True, builds[0] != "version", True], answers
 
-    @HOSTS
-    def test_builds_from_c(builds, ranks):
-        kind, folder = builds
-        program = Path(quoit.__file__).parent / "bin" / "bench_allreduce"
-        with hosts_of(ranks) as hosts:
-            port, processes = free_port(), []
-            for rank in range(3):
-                host = 0 if hosts is None or rank < ranks[0] else 1
-                variables = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1", "MASTER_PORT": str(port), "LD_LIBRARY_PATH": folder * (rank == 1)}
-                options = {"env": {**os.environ, **variables}, "stderr": subprocess.PIPE, "text": True}
-                processes.append(hosts.start(host, [program], **options) if hosts else subprocess.Popen([program], **options))
+
+@HOSTS
+def test_builds_from_c(builds, ranks):
+    kind, folder = builds
+    program = Path(quoit.__file__).parent / "bin" / "bench_allreduce"
+    with hosts_of(ranks) as hosts:
+        port, processes = free_port(), []
+        for rank in range(3):
+            host = 0 if hosts is None or rank < ranks[0] else 1
+            variables = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1", "MASTER_PORT": str(port), "LD_LIBRARY_PATH": folder * (rank == 1)}
+            options = {"env": {**os.environ, **variables}, "stderr": subprocess.PIPE, "text": True}
+            processes.append(hosts.start(host, [program], **options) if hosts else subprocess.Popen([program], **options))
+        try:
             texts = [process.communicate(timeout=30 * SLOW)[1] for process in processes]
-        assert all(process.returncode not in (0, None) for process in processes), texts
-        check_builds(texts, kind, f"pid {processes[1].pid})")
+        finally:
+            for process in processes:
+                process.kill()
+    assert all(process.returncode not in (0, None) for process in processes), texts
+    check_builds(texts, kind, f"pid {processes[1].pid})")
+
+
+if not LONG:  # they build for a minute
+    del test_builds, test_builds_from_c
 
 
 def worker_size(rank, size):
