@@ -87,3 +87,22 @@ def test_torch(calm):
     results = [process.wait(300 * SLOW) for process in start(calm, [sys.executable, ROOT / "test" / "machine" / "torch_rank.py"])]
     for rank, done in enumerate(results):
         assert done.status == 0 and "verbs rxe0" in done.out, done.explain()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "verbs"])
+def test_torch_cut_cable(calm, transport):
+    """The limit of PyTorch's operation holds, too, and the text names who did not come."""
+    ranks = start(calm, [sys.executable, ROOT / "test" / "machine" / "torch_endless.py", LIMIT_MS], QUOIT_TRANSPORT=transport, QUOIT_VERBS_TIMEOUT="21")  # the device takes longer to find out
+    for rank in ranks:
+        rank.wait_for_text("ready\n", 300 * SLOW)
+    said = [json.loads(rank.text().splitlines()[0]) for rank in ranks]
+    assert all(one["edge"].startswith(f"{transport} ") for one in said), said
+    netem(calm, "loss 100%")
+    times = []
+    for rank, process in enumerate(ranks):
+        seconds, text = ended(process, 60)
+        times.append(seconds)
+        assert seconds < LIMIT_MS / 1000 + 2 * SLOW, text
+        assert f"rank {1 - rank} (machine{1 - rank}, pid {said[1 - rank]['pid']})" in text and "allreduce #" in text, text
+        assert f"timed out after {LIMIT_MS} ms" in text, text
+    assert max(times) >= LIMIT_MS / 1000, times

@@ -27,6 +27,30 @@ quoit_status_t through(const shm_info_t &info, shm_info_t *parsed)
     return shm_info_parse(bytes, parsed);
 }
 
+TEST(ShmWords, RoundTrip)
+{
+    uint8_t bytes[SHM_WORDS_CAPACITY];
+    char text[SHM_WORDS_TEXT + 1];
+    quoit_status_t told;
+    size_t length = shm_words_write(QUOIT_ERR_NO_MEMORY, "no memory\x1b[2J", bytes);
+    ASSERT_EQ(shm_words_parse(bytes, length, &told, text), QUOIT_OK) << error_text();
+    EXPECT_EQ(told, QUOIT_ERR_NO_MEMORY);
+    EXPECT_EQ(std::string(text).substr(0, 9), "no memory");
+    EXPECT_EQ(std::string(text).find('\x1b'), std::string::npos);
+    for (size_t part = 0; part < length; part++) EXPECT_EQ(shm_words_parse(bytes, part, &told, text), QUOIT_ERR_PROTOCOL) << part;
+    for (quoit_status_t other : {QUOIT_OK, QUOIT_ERR_NOT_FOUND, QUOIT_ERR_CLOSED, static_cast<quoit_status_t>(-1000)}) {
+        length = shm_words_write(other, "", bytes);
+        ASSERT_EQ(shm_words_parse(bytes, length, &told, text), QUOIT_OK) << error_text();
+        EXPECT_EQ(told, QUOIT_ERR_PEER) << other;
+        EXPECT_STREQ(text, "");
+    }
+    length = shm_words_write(QUOIT_ERR_SYSTEM, std::string(2000, 'x').c_str(), bytes);
+    ASSERT_EQ(length, size_t{SHM_WORDS_CAPACITY});
+    ASSERT_EQ(shm_words_parse(bytes, length, &told, text), QUOIT_OK) << error_text();
+    EXPECT_EQ(told, QUOIT_ERR_SYSTEM);
+    EXPECT_EQ(std::string(text), std::string(SHM_WORDS_TEXT, 'x'));
+}
+
 TEST(ShmInfo, RoundTrip)
 {
     shm_info_t info = good_info(), parsed = {};

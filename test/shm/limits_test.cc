@@ -128,7 +128,7 @@ TEST(ShmLimits, NoFallocate)
     EXPECT_EQ(child.wait(), 0);
 }
 
-// Memory for the rest of a mailbox is taken when more comes through it.
+// Memory for the rest of a mailbox is taken when more comes through it. Both sides are told what one of them lacks.
 TEST(ShmLimits, NoMemoryForAMailbox)
 {
     Child child([] {
@@ -141,7 +141,10 @@ TEST(ShmLimits, NoMemoryForAMailbox)
             if (pair.a.ops.notify(pair.ab, part.data(), part.size())) return 2;
         if (!both_until(pair.a, pair.b, [&] { return pair.b.find(QUOIT_EVENT_CLOSED); })) return 3;
         const Event *end = pair.b.find(QUOIT_EVENT_CLOSED);
-        if (end->status != QUOIT_ERR_NO_MEMORY || end->text.find("mailbox for rank 0 (here, a)") == std::string::npos) return 4;
+        if (end->status != QUOIT_ERR_NO_MEMORY || end->text.find("the mailbox of rank 0 (here, a)") == std::string::npos) return 4;
+        if (!both_until(pair.a, pair.b, [&] { return pair.a.find(QUOIT_EVENT_CLOSED); })) return 5;
+        end = pair.a.find(QUOIT_EVENT_CLOSED);
+        if (end->status != QUOIT_ERR_NO_MEMORY || end->text.find("gave the connection up: here is no memory for the mailbox of rank 0 (here, a): shm: the system has no memory") == std::string::npos) return 6;
         return 0;
     });
     int result = child.wait();

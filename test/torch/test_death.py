@@ -24,7 +24,8 @@ VICTIM = 1
 
 
 def die(way):
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    size = resource.RLIM_INFINITY if way == "core" else 0
+    resource.setrlimit(resource.RLIMIT_CORE, (size, size))
     import faulthandler
 
     faulthandler.disable()
@@ -32,7 +33,7 @@ def die(way):
         os._exit(3)
     if way == "segfault":
         ctypes.string_at(0)
-    os.kill(os.getpid(), {"kill": signal.SIGKILL, "abort": signal.SIGABRT}[way])
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "core": signal.SIGABRT}[way])
     time.sleep(10)
 
 
@@ -103,6 +104,39 @@ def test_death(tmp_path, way, ranks, fork):
     (text, took), (of_group, _) = first.result
     check_told(text, took, tmp_path)
     check_told(of_group, took, tmp_path)
+
+
+def worker_core(rank, size):
+    """The victim's core file may be of any size, and hold what is shared with others: all but what files hold already."""
+    hosts = argument()
+    join(rank, size, hosts)
+    for count in (1, 1000, 5000000):
+        dist.all_reduce(torch.ones(count))
+    meet("all", rank, size)
+    if rank == VICTIM:
+        (directory() / "cores").mkdir()
+        os.chdir(directory() / "cores")
+        Path("/proc/self/coredump_filter").write_text("0x3b")
+        confess("core")
+    return told(lambda: [dist.all_reduce(torch.ones(10)) for _ in range(2)])
+
+
+@pytest.mark.parametrize("ranks", in_part([[3], [2, 1]], [3]), ids=str)
+def test_core(tmp_path, ranks):
+    """Written to the end before the others are told: what is shared, here 3 GiB, is not part of it."""
+    if os.geteuid() != 0 and resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
+        pytest.skip("the limit on core files cannot be raised here")
+    with hosts_of(ranks) as hosts:
+        answers = start(3, worker_core, backend=None, argument=len(ranks), hosts=hosts, directory=tmp_path, env={"QUOIT_ARENA_SIZE": "1G"})
+    assert [rank.status for rank in answers] == [0, -signal.SIGABRT, 0], answers
+    for rank in (answers[0], answers[2]):
+        check_told(*rank.result, tmp_path)
+    written = list((tmp_path / "cores").iterdir())
+    elsewhere = Path("/proc/sys/kernel/core_pattern").read_text()[0] in "|/"
+    assert len(written) == (not elsewhere), written
+    for core in written:
+        assert core.stat().st_size < 300 << 20, core.stat()
+        core.unlink()
 
 
 def worker_when(rank, size):

@@ -4,7 +4,8 @@
  * Unix sockets live) that run under one user.
  *
  *   transport   one engine: its arena, its listener, an epoll set over all descriptors below
- *   link        one control socket: connecting, handshake, exchange of info and descriptors, then only its end is of interest
+ *   link        one control socket: connecting, handshake, exchange of info and descriptors, then only its end is of interest,
+ *               and the peer's last words before it
  *   endpoint    one peer: its arena mapped here, its doorbell, and a channel over two rings. Each side allocates the ring that it
  *               reads from in its own arena, so nobody's allocator depends on a peer.
  *
@@ -186,6 +187,7 @@ void shm_endpoint_ring(shm_endpoint_t *endpoint);
 /** It is of no more use; status QUOIT_OK: the peer's goodbye. The text is this thread's error text otherwise. */
 void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status);
 void shm_endpoint_socket_ended(shm_endpoint_t *endpoint);
+void shm_endpoint_socket_spoke(shm_endpoint_t *endpoint, const void *bytes, size_t length); /* the peer's last words, or nonsense */
 void shm_endpoint_process_ended(shm_endpoint_t *endpoint);
 void shm_endpoint_check_goodbye(shm_endpoint_t *endpoint); /* something that came before it was taken */
 void shm_endpoint_check_deadline(shm_endpoint_t *endpoint, uint64_t now);

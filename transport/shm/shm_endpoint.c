@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "transport/shm/shm_wait.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,7 +117,7 @@ quoit_status_t shm_endpoint_make_mailbox(shm_endpoint_t *endpoint)
         return error_set(QUOIT_ERR_NO_MEMORY, "shm: no more than %d peers on one host can be joined", SHM_MAX_PEERS);
     }
     quoit_status_t status = shm_arena_alloc_bare(transport->arena, bytes, ring_bytes(room), &endpoint->mailbox);
-    if (status) return error_prefix(status, "mailbox for %s", endpoint->name);
+    if (status) return error_prefix(status, "here is no memory for the mailbox of %s", endpoint->name);
     if (room < transport->mailbox_capacity) ring_narrow(endpoint->mailbox, transport->mailbox_capacity, room);
     transport->slots[slot] = endpoint;
     if (slot >= transport->slot_limit) transport->slot_limit = slot + 1;
@@ -232,7 +233,7 @@ static void widen(shm_endpoint_t *endpoint)
     if (endpoint->state != SHM_OPEN || pipe->in_read < transport->narrow_room / 2) return;
     quoit_status_t status = shm_arena_back(transport->arena, endpoint->mailbox, ring_bytes(pipe->in_capacity));
     if (status) {
-        shm_endpoint_end(endpoint, error_prefix(status, "mailbox for %s", endpoint->name));
+        shm_endpoint_end(endpoint, error_prefix(status, "here is no memory for the mailbox of %s", endpoint->name));
         return;
     }
     ring_widen(pipe);
@@ -289,6 +290,14 @@ int shm_endpoint_move(shm_endpoint_t *endpoint, size_t budget, size_t *moved)
     return done;
 }
 
+/* The peer cannot find out by itself. Whether they get through is of no matter: its end comes all the same. */
+static void say_last_words(const shm_endpoint_t *endpoint)
+{
+    uint8_t bytes[SHM_WORDS_CAPACITY];
+    size_t length = shm_words_write(endpoint->status, endpoint->text, bytes);
+    if (send(endpoint->link->fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) log_debug("shm", "%s: not told why: %s", endpoint->name, strerror(errno));
+}
+
 void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status)
 {
     shm_transport_t *transport = transport_of(endpoint);
@@ -310,6 +319,7 @@ void shm_endpoint_end(shm_endpoint_t *endpoint, quoit_status_t status)
     shm_unfollow(endpoint);
     if (endpoint->exposed && !endpoint->gone && endpoint->link && !transport->forked) {
         endpoint->link->phase = SHM_PHASE_UP;
+        if (status != QUOIT_OK && status != QUOIT_ERR_CLOSED) say_last_words(endpoint);
         shutdown(endpoint->link->fd, SHUT_WR); /* tells the peer; its own end comes back when it writes no more */
     } else {
         endpoint->gone = true;
@@ -372,6 +382,21 @@ void shm_endpoint_socket_ended(shm_endpoint_t *endpoint)
         endpoint->doubt = true;
         endpoint->deadline = clock_deadline(SHM_DOUBT_MS);
     }
+}
+
+void shm_endpoint_socket_spoke(shm_endpoint_t *endpoint, const void *bytes, size_t length)
+{
+    char text[SHM_WORDS_TEXT + 1];
+    quoit_status_t told = QUOIT_ERR_PROTOCOL;
+    if (endpoint->state != SHM_OPEN) return;
+    if (shm_words_parse(bytes, length, &told, text) != QUOIT_OK) {
+        shm_endpoint_end(endpoint, error_set(QUOIT_ERR_PROTOCOL, "shm: %s sent %zu bytes that do not belong on a control socket", endpoint->name, length));
+        return;
+    }
+    drain(endpoint);
+    if (endpoint->state != SHM_OPEN) return;
+    endpoint->gone = true; /* who says them writes no more */
+    shm_endpoint_end(endpoint, error_set(told, "shm: %s gave the connection up: %s", endpoint->name, text));
 }
 
 void shm_endpoint_check_goodbye(shm_endpoint_t *endpoint)

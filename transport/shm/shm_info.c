@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Writers and parsers of the address, the info message and the handle: see shm_info.h. */
+/** Writers and parsers of the address, the info message, the last words and the handle: see shm_info.h. */
 #include "transport/shm/shm_info.h"
 
+#include "base/text.h"
 #include "transport/shm/shm_header.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@
 enum { VERSION = 1, RING_HEADER = 128 /* bytes before those of a ring */ };
 #define MAGIC_ADDRESS 0x41535451u /* "QTSA" */
 #define MAGIC_INFO 0x49535451u    /* "QTSI" */
+#define MAGIC_WORDS 0x57535451u   /* "QTSW" */
 #define MAGIC_HANDLE 0x48535451u  /* "QTSH" */
 
 static void put(uint8_t **at, uint64_t value, int bytes)
@@ -178,6 +180,33 @@ quoit_status_t shm_info_parse(const uint8_t bytes[SHM_INFO_SIZE], shm_info_t *in
     if (!status) status = check_range("number of descriptors", parsed.descriptors, 2, 3);
     if (!status) *info = parsed;
     return status;
+}
+
+size_t shm_words_write(quoit_status_t status, const char *text, uint8_t bytes[SHM_WORDS_CAPACITY])
+{
+    uint8_t *at = bytes;
+    size_t length = strnlen(text, SHM_WORDS_TEXT);
+    put_head(&at, MAGIC_WORDS, SHM_WORDS_HEADER + length);
+    put(&at, (uint32_t)status, 4);
+    memcpy(at, text, length);
+    return SHM_WORDS_HEADER + length;
+}
+
+quoit_status_t shm_words_parse(const void *bytes, size_t length, quoit_status_t *told, char text[SHM_WORDS_TEXT + 1])
+{
+    static const quoit_status_t causes[] = {QUOIT_ERR_NO_MEMORY, QUOIT_ERR_SYSTEM, QUOIT_ERR_PROTOCOL}; /* that a side finds at itself, or in what it has read */
+    const uint8_t *at = bytes;
+    if (length < SHM_WORDS_HEADER || length > SHM_WORDS_CAPACITY) {
+        return error_set(QUOIT_ERR_PROTOCOL, "shm: last words have %d to %d bytes, these are %zu", SHM_WORDS_HEADER, SHM_WORDS_CAPACITY, length);
+    }
+    quoit_status_t status = take_head(&at, MAGIC_WORDS, length, "last words");
+    if (status) return status;
+    const int32_t number = (int32_t)take(&at, 4);
+    *told = QUOIT_ERR_PEER;
+    for (size_t i = 0; i < sizeof causes / sizeof *causes; i++)
+        if (number == (int32_t)causes[i]) *told = causes[i];
+    text_copy_printable(text, at, length - SHM_WORDS_HEADER);
+    return QUOIT_OK;
 }
 
 void shm_handle_write(quoit_process_id_t process, uint64_t offset, uint64_t length, uint8_t bytes[QUOIT_HANDLE_CAPACITY])

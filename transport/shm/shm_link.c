@@ -362,17 +362,16 @@ static void handshake_step(shm_link_t *link)
     }
 }
 
-/* Nothing is said on a socket whose endpoint stands, except its end. */
+/* Nothing is said on a socket whose endpoint stands, except why it fails, in one piece, and its end. */
 static void watch_end(shm_link_t *link)
 {
-    uint8_t bytes[SHM_INFO_SIZE];
+    uint8_t bytes[SHM_WORDS_CAPACITY];
     ssize_t got = recv(link->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
         shm_endpoint_socket_ended(link->endpoint);
-    } else if (link->endpoint->state == SHM_OPEN) {
-        shm_endpoint_end(link->endpoint, error_set(QUOIT_ERR_PROTOCOL, "shm: %s sent %zd bytes that do not belong on a control socket",
-                                                   link->endpoint->name, got));
+    } else {
+        shm_endpoint_socket_spoke(link->endpoint, bytes, (size_t)got);
     }
 }
 
