@@ -246,15 +246,24 @@ static size_t link_step(ucx_link_t *link)
     return LEAST_STEP;
 }
 
+/* UCX receives, and what it receives is read. */
+static int worker_progress(ucx_transport_t *transport)
+{
+    uint64_t until = transport->counts.in_place + UCX_BUDGET;
+    int done = 0;
+    transport->progressing = true;
+    while (done < PROGRESS_AT_ONCE && transport->backlog < UCX_BACKLOG && transport->counts.in_place < until &&
+           transport->ucx->ucp_worker_progress(transport->worker) > 0)
+        done++;
+    transport->progressing = false;
+    return done;
+}
+
 static int ucx_progress(quoit_transport_t *base)
 {
     ucx_transport_t *transport = (ucx_transport_t *)base;
     int done = transport->timer_at == CLOCK_NEVER ? 0 : timer_ready(transport);
-    for (int i = 0; i < PROGRESS_AT_ONCE && transport->backlog < UCX_BACKLOG; i++) {
-        unsigned moved = transport->ucx->ucp_worker_progress(transport->worker);
-        if (moved == 0) break;
-        done++;
-    }
+    done += worker_progress(transport);
     if (transport->request_count > 0) done += ucx_accept_requests(transport);
     list_t round; /* each link once: a step may put it onto the list again */
     list_init(&round);
