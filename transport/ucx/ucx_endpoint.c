@@ -171,7 +171,7 @@ size_t ucx_pipe_step(ucx_link_t *pipe)
     ucx_endpoint_t *endpoint = pipe->endpoint;
     uint64_t sent, received, sent_after, received_after;
     channel_count(endpoint->base.channel, &sent, &received);
-    channel_read(endpoint->base.channel, 0, UCX_BUDGET);
+    if (ucx_link_has_bytes(pipe) || pipe->broken != UCS_OK) channel_read(endpoint->base.channel, 0, UCX_BUDGET); /* most was read when it came */
     if (channel_wants_write(endpoint->base.channel, 0)) channel_write(endpoint->base.channel, 0, UCX_BUDGET);
     channel_count(endpoint->base.channel, &sent_after, &received_after);
     size_t moved = (size_t)(sent_after - sent + received_after - received);
