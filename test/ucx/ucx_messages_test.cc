@@ -141,6 +141,34 @@ void expect_messages(Node &a, quoit_endpoint_t *to_b, Node &b, quoit_endpoint_t 
     }
 }
 
+std::map<ucp_mem_h, const void *> mapped; /* registered memory */
+size_t maps;
+ucs_status_t (*mem_map)(ucp_context_h, const ucp_mem_map_params_t *, ucp_mem_h *);
+ucs_status_t (*mem_unmap)(ucp_context_h, ucp_mem_h);
+void *(*am_send)(ucp_ep_h, unsigned, const void *, size_t, const void *, size_t, const ucp_request_param_t *);
+size_t unregistered; /* bytes of messages that were sent without a handle of their memory */
+
+ucs_status_t watched_map(ucp_context_h context, const ucp_mem_map_params_t *parameters, ucp_mem_h *memory)
+{
+    ucs_status_t status = mem_map(context, parameters, memory);
+    if (status == UCS_OK) mapped[*memory] = parameters->address;
+    maps++;
+    return status;
+}
+
+ucs_status_t watched_unmap(ucp_context_h context, ucp_mem_h memory)
+{
+    EXPECT_EQ(1u, mapped.erase(memory));
+    return mem_unmap(context, memory);
+}
+
+void *watched_send(ucp_ep_h ep, unsigned id, const void *header, size_t header_length, const void *data, size_t length, const ucp_request_param_t *parameters)
+{
+    bool registered = parameters->op_attr_mask & UCP_OP_ATTR_FIELD_MEMH && mapped[parameters->memh] == data;
+    if (!registered) unregistered += length;
+    return am_send(ep, id, header, header_length, data, length, parameters);
+}
+
 } // namespace
 
 /* UCX's messages are full whatever frames are in them; the receiver reads all where UCX has it, and has copied none aside. */
@@ -223,4 +251,29 @@ TEST(UcxMessages, MemoryThatIsLentIsGivenBack)
     EXPECT_EQ(b.inner()->counts.aside, aside);
     way.swaps = false;
     way.let_go();
+}
+
+/* What a newer UCX sends from where it lies is registered once, not with each message, and no longer than the memory is there. */
+TEST(UcxMessages, MemoryIsRegisteredOnceAndGivenBack)
+{
+    Node a(1), b(2);
+    quoit_endpoint_t *to_b, *to_a;
+    ASSERT_EQ(QUOIT_OK, a.status) << a.text;
+    library = *a.inner()->ucx;
+    if (library.minor < UCX_MINOR_PROTOCOLS) library.minor = UCX_MINOR_PROTOCOLS; /* an older one can do it, and gains nothing */
+    mem_map = library.ucp_mem_map;
+    mem_unmap = library.ucp_mem_unmap;
+    am_send = library.ucp_am_send_nbx;
+    library.ucp_mem_map = watched_map;
+    library.ucp_mem_unmap = watched_unmap;
+    library.ucp_am_send_nbx = watched_send;
+    a.inner()->ucx = &library;
+    maps = unregistered = 0;
+    ASSERT_EQ(QUOIT_OK, join(a, b, &to_b, &to_a)) << error_text();
+    for (uint64_t number = 0; number < 20; number++) expect_message(a, to_b, b, to_a, number, 1000000);
+    EXPECT_EQ(unregistered, 0u);
+    EXPECT_GT(maps, 0u);
+    EXPECT_LE(maps, (size_t)UCX_IN_FLIGHT + 2) << "one for each message that can be under way, and for flushing";
+    a.close();
+    EXPECT_TRUE(mapped.empty()) << mapped.size() << " are registered still";
 }

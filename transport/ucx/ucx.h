@@ -52,6 +52,7 @@ typedef struct ucx_task {
     ucx_link_t *link; /* NULL: it is gone */
     bool flush;       /* else a message */
     size_t length;    /* of bytes, filled */
+    ucp_mem_h memory; /* of bytes, registered while the task is there; NULL: UCX sees to that itself */
     uint8_t header[UCX_HEADER_SIZE];
     uint8_t bytes[UCX_MESSAGE_SIZE];
 } ucx_task_t;

@@ -39,11 +39,33 @@ static void link_break(ucx_link_t *link, ucs_status_t status)
 
 /* ---------------------------------------------------------------- tasks */
 
+/* Registered once; without, a network that needs that would do it for each message. Where it fails, UCX will say so when it sends. */
+static ucx_task_t *task_create(ucx_transport_t *transport)
+{
+    ucx_task_t *task = malloc(sizeof *task);
+    if (!task) return NULL;
+    ucp_mem_map_params_t parameters = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+        .address = task->bytes,
+        .length = UCX_MESSAGE_SIZE,
+    };
+    task->memory = NULL;
+    if (transport->ucx->minor < UCX_MINOR_PROTOCOLS) return task;
+    if (transport->ucx->ucp_mem_map(transport->context, &parameters, &task->memory) != UCS_OK) task->memory = NULL;
+    return task;
+}
+
+static void task_free(ucx_transport_t *transport, ucx_task_t *task)
+{
+    if (task->memory) transport->ucx->ucp_mem_unmap(transport->context, task->memory);
+    free(task);
+}
+
 static ucx_task_t *task_take(ucx_link_t *link, bool flush)
 {
     ucx_transport_t *transport = link->transport;
     list_t *node = list_pop(&transport->free_tasks);
-    ucx_task_t *task = node ? container_of(node, ucx_task_t, node) : malloc(sizeof *task);
+    ucx_task_t *task = node ? container_of(node, ucx_task_t, node) : task_create(transport);
     if (!task) return NULL;
     transport->free_task_count -= node != NULL;
     task->transport = transport;
@@ -67,7 +89,7 @@ static void task_end(ucx_task_t *task, ucs_status_t status)
         if (status != UCS_OK) link_break(link, status);
     }
     if (transport->free_task_count >= FREE_TASKS_KEPT) {
-        free(task);
+        task_free(transport, task);
         return;
     }
     list_append(transport->free_tasks.next, &task->node); /* before the first: the next message is filled where the processor's cache has it */
@@ -107,6 +129,12 @@ static void message_send(ucx_link_t *link, ucx_task_t *task, ucx_message_t type)
 {
     ucp_request_param_t parameters = task_parameters(task, UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY);
     ucx_header_write(type, type == UCX_RECEIPT ? 0 : link->next_out++, task->header);
+#if UCP_API_VERSION >= UCP_VERSION(1, 13) /* older headers need not have it */
+    if (task->memory && task->length > 0) {
+        parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+        parameters.memh = task->memory;
+    }
+#endif
     link->unflushed = true;
     link->transport->counts.messages++;
     task_started(task, link->transport->ucx->ucp_am_send_nbx(link->ep, MESSAGE_ID, task->header, UCX_HEADER_SIZE,
@@ -472,7 +500,7 @@ void ucx_link_destroy(ucx_link_t *link)
 
 void ucx_pool_destroy(ucx_transport_t *transport)
 {
-    for (list_t *node; (node = list_pop(&transport->free_tasks));) free(container_of(node, ucx_task_t, node));
-    for (list_t *node; (node = list_pop(&transport->orphans));) free(container_of(node, ucx_task_t, node));
+    for (list_t *node; (node = list_pop(&transport->free_tasks));) task_free(transport, container_of(node, ucx_task_t, node));
+    for (list_t *node; (node = list_pop(&transport->orphans));) task_free(transport, container_of(node, ucx_task_t, node));
     for (list_t *node; (node = list_pop(&transport->free_chunks));) free(container_of(node, ucx_chunk_t, node));
 }
