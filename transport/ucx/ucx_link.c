@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A link: one connection of UCX as a byte pipe. Bytes go out as active messages of at most UCX_MESSAGE_SIZE, copied into a task's
- * memory first: UCX reads it until it says that it has done, and nobody can make it stop earlier, but users' buffers must be theirs
+ * A link: one connection of UCX as a byte pipe. Bytes go out as active messages of at most UCX_MESSAGE_SIZE, full ones while there is more to send, copied into a
+ * task's memory first: UCX reads it until it says that it has done, and nobody can make it stop earlier, but users' buffers must be theirs
  * again as soon as their communicator is cancelled. For the same reason messages are always eager: a rendezvous would write to the
  * receiver's buffer, or read the sender's, at a time that UCX chooses.
  *
@@ -281,8 +281,8 @@ static void chunk_copy(ucx_link_t *link, ucx_chunk_t *chunk)
 }
 
 /*
- * What comes in its order is read at once, out of UCX's memory to its place; so UCX need not copy it for us. The rest is kept, where UCX allows that, or copied
- * aside. True when `data` was kept.
+ * What comes in its order is read at once, out of UCX's memory to its place; so UCX need not keep it for us, which over tcp is a copy. What must wait stays with UCX
+ * where it allows that, or is copied aside. True when `data` was kept.
  */
 static bool message_take(ucx_link_t *link, ucx_message_t type, uint64_t sequence, void *data, size_t length, bool persistent)
 {
@@ -302,7 +302,7 @@ static bool message_take(ucx_link_t *link, ucx_message_t type, uint64_t sequence
     chunk->length = length;
     chunk_insert(link, chunk);
     link->transport->calling = chunk;
-    if (link->transport->progressing && link->kind == UCX_PIPE && link->received.next == &chunk->node && sequence == link->next_in) ucx_pipe_read(link);
+    if (link->transport->progressing && link->kind == UCX_PIPE) ucx_pipe_read(link);
     bool left = link->transport->calling != NULL;
     link->transport->calling = NULL;
     link->transport->counts.in_place += left ? chunk->taken : length;
