@@ -46,8 +46,8 @@ const Budget budgets[] = {
     {"verbs", "262144 bytes", 8500},
 #endif
 #ifdef HAVE_UCX
-    {"ucx", "8 bytes", 3050},
-    {"ucx", "262144 bytes", 15900},
+    {"ucx", "8 bytes", 2890},
+    {"ucx", "262144 bytes", 12200},
 #endif
     // No transport: an allreduce on one rank, which is what every operation costs beside its bytes. 89 instructions of it are what mismatches are found by.
     {"operation", "16 bytes", 2130},

@@ -92,7 +92,8 @@ static quoit_status_t choose_family(ucx_transport_t *transport)
 
 /*
  * The user's UCX_* variables and ucx.conf count. Only the cache of registrations is off unless they ask for it: the memory we give
- * to UCX is our own and stays, so there is nothing to gain from watching every munmap of the process.
+ * to UCX is our own and stays, so there is nothing to gain from watching every munmap of the process. And a newer UCX, which estimates that over tcp it had better
+ * copy a large message once more, in pieces of 8 KiB, is told to send it from where it lies.
  */
 static quoit_status_t open_context(ucx_transport_t *transport)
 {
@@ -106,6 +107,7 @@ static quoit_status_t open_context(ucx_transport_t *transport)
     ucs_status_t status = ucx->ucp_config_read(NULL, NULL, &config);
     if (status != UCS_OK) return failed(transport, "read its settings (UCX_*, ucx.conf)", status);
     if (!getenv("UCX_RCACHE_ENABLE")) ucx->ucp_config_modify(config, "RCACHE_ENABLE", "n");
+    if (!getenv("UCX_ZCOPY_THRESH") && ucx->minor >= UCX_MINOR_PROTOCOLS) ucx->ucp_config_modify(config, "ZCOPY_THRESH", "16K");
     status = ucx->ucp_init_version(UCX_API_MAJOR, UCX_API_MINOR, &parameters, config, &transport->context);
     ucx->ucp_config_release(config);
     return status == UCS_OK ? QUOIT_OK : failed(transport, "open a context", status);
@@ -168,11 +170,13 @@ static void close_ucx(ucx_transport_t *transport)
     ucx_hold_t hold;
     if (ucx_thread_hold(ucx, &hold) != QUOIT_OK) {
         log_warn("ucx", "%s; its listeners and its worker are left open", error_text());
+        ucx_pool_destroy(transport);
         return;
     }
     for (int i = 0; i < transport->listener_count; i++) ucx->ucp_listener_destroy(transport->listeners[i].handle);
     ucx->ucp_worker_destroy(transport->worker);
     ucx_thread_release(&hold);
+    ucx_pool_destroy(transport); /* UCX reads none of it any more, and its context must be there yet */
     ucx->ucp_cleanup(transport->context);
 }
 
@@ -188,7 +192,6 @@ static void ucx_close(quoit_transport_t *base)
     }
     if (transport->epoll >= 0) close(transport->epoll);
     if (transport->timer >= 0) close(transport->timer);
-    ucx_pool_destroy(transport);
     secrets_destroy(transport->jobs);
     table_destroy(transport->eps);
     free(transport);
@@ -246,15 +249,24 @@ static size_t link_step(ucx_link_t *link)
     return LEAST_STEP;
 }
 
+/* UCX receives, and what it receives is read. */
+static int worker_progress(ucx_transport_t *transport)
+{
+    uint64_t until = transport->counts.in_place + UCX_BUDGET;
+    int done = 0;
+    transport->progressing = true;
+    while (done < PROGRESS_AT_ONCE && transport->backlog < UCX_BACKLOG && transport->counts.in_place < until &&
+           transport->ucx->ucp_worker_progress(transport->worker) > 0)
+        done++;
+    transport->progressing = false;
+    return done;
+}
+
 static int ucx_progress(quoit_transport_t *base)
 {
     ucx_transport_t *transport = (ucx_transport_t *)base;
     int done = transport->timer_at == CLOCK_NEVER ? 0 : timer_ready(transport);
-    for (int i = 0; i < PROGRESS_AT_ONCE && transport->backlog < UCX_BACKLOG; i++) {
-        unsigned moved = transport->ucx->ucp_worker_progress(transport->worker);
-        if (moved == 0) break;
-        done++;
-    }
+    done += worker_progress(transport);
     if (transport->request_count > 0) done += ucx_accept_requests(transport);
     list_t round; /* each link once: a step may put it onto the list again */
     list_init(&round);

@@ -11,7 +11,8 @@
  *
  * A link is one connection of UCX. It belongs to nobody while its peer has proved nothing, then to an endpoint, and at the end to
  * itself, until its last word is out. UCX calls back inside ucp_worker_progress and inside the calls that send; these callbacks only
- * queue and mark (list `ready`). Links are freed in progress alone, so what progress holds does not vanish under a callback.
+ * queue and mark (list `ready`), and inside ucp_worker_progress read what came into the channel. Links are freed in progress alone, so what progress
+ * holds does not vanish under a callback.
  */
 #ifndef QUOIT_TRANSPORT_UCX_H
 #define QUOIT_TRANSPORT_UCX_H
@@ -31,8 +32,8 @@
 
 enum {
     UCX_MAX_STRANGERS = 64,          /* connections that have proved nothing yet */
-    UCX_BUDGET = 128 * 1024,         /* bytes one call of progress moves, about */
-    UCX_IN_FLIGHT = 16,              /* active messages of a link that UCX has not let go of */
+    UCX_BUDGET = 256 * 1024,         /* bytes one call of progress moves, about, in each direction */
+    UCX_IN_FLIGHT = 8,               /* active messages of a link that UCX has not let go of, with the one that is being filled */
     UCX_BACKLOG = 4 * 1024 * 1024,   /* received bytes that wait to be read, from which on UCX is left alone */
     UCX_TEXT_CAPACITY = 256,
     UCX_HANDSHAKE_MS = 10000,        /* from the first byte to the proof */
@@ -50,9 +51,18 @@ typedef struct ucx_task {
     ucx_transport_t *transport;
     ucx_link_t *link; /* NULL: it is gone */
     bool flush;       /* else a message */
+    size_t length;    /* of bytes, filled */
+    ucp_mem_h memory; /* of bytes, registered while the task is there; NULL: UCX sees to that itself */
     uint8_t header[UCX_HEADER_SIZE];
     uint8_t bytes[UCX_MESSAGE_SIZE];
 } ucx_task_t;
+
+/** Whose the bytes of a message are that came. */
+typedef enum ucx_owner {
+    UCX_OWNER_CALLBACK, /* UCX's, until its callback returns */
+    UCX_OWNER_UCX,      /* UCX's, until they are released */
+    UCX_OWNER_US        /* malloc'ed */
+} ucx_owner_t;
 
 /** A message that came. */
 typedef struct ucx_chunk {
@@ -60,8 +70,8 @@ typedef struct ucx_chunk {
     uint64_t sequence;
     uint8_t *data;
     size_t length, taken; /* bytes: all, read */
-    bool copied; /* data is malloc'ed, else UCX's */
-    bool last;   /* the peer sends nothing more */
+    ucx_owner_t owner;
+    bool last; /* the peer sends nothing more */
 } ucx_chunk_t;
 
 typedef enum ucx_kind {
@@ -87,6 +97,7 @@ struct ucx_link {
     size_t preamble_done;
 
     list_t tasks; /* under way */
+    ucx_task_t *filling; /* one of them, a message that UCX has not been given yet; only while more bytes are about to follow */
     int in_flight;
     uint64_t next_out, next_in, arrived; /* messages: sent, read, received */
     list_t received;
@@ -151,7 +162,14 @@ struct ucx_transport {
     int free_task_count;
     int stranger_count;
     size_t backlog; /* bytes in all `received` lists */
-    int closing;          /* connections that UCX is still closing */
+    ucx_chunk_t *calling; /* the message for which UCX calls back, while it is in no memory but UCX's; NULL: it was read */
+    bool progressing; /* UCX is called for its progress, so what it receives may be read at once */
+    int closing;      /* connections that UCX is still closing */
+    struct {
+        uint64_t messages; /* sent */
+        uint64_t in_place; /* bytes read out of UCX's memory while it called back */
+        uint64_t aside;    /* bytes copied aside, to be read later */
+    } counts;
 };
 
 /* ---- ucx.c */
@@ -167,6 +185,8 @@ void ucx_link_destroy(ucx_link_t *link); /* closes without waiting; NULL is acce
 void ucx_link_touch(ucx_link_t *link);   /* onto the ready list */
 /** All or nothing, at most UCX_MESSAGE_SIZE bytes; false when there is no room now, or it is broken. */
 bool ucx_link_send(ucx_link_t *link, const void *bytes, size_t length);
+void ucx_link_push(ucx_link_t *link); /* the message that is being filled goes out as it is */
+bool ucx_link_has_room(const ucx_link_t *link);
 /** Read at most `length` bytes; 0: none are here. */
 size_t ucx_link_take(ucx_link_t *link, void *bytes, size_t length);
 bool ucx_link_has_bytes(const ucx_link_t *link);
@@ -224,6 +244,7 @@ static inline ucx_endpoint_t *ucx_endpoint_find(const ucx_transport_t *transport
 quoit_status_t ucx_endpoint_set_limits(ucx_endpoint_t *endpoint, ip_limits_t limits);
 void ucx_endpoint_establish(ucx_endpoint_t *endpoint, ucx_link_t *link);
 size_t ucx_pipe_step(ucx_link_t *pipe); /* bytes moved, about */
+void ucx_pipe_read(ucx_link_t *pipe);    /* what has come; from UCX's callback too: nothing of UCX is called, and nothing is freed */
 void ucx_farewell_begin(ucx_link_t *link, int ms); /* it is nobody's from now on */
 void ucx_farewell_step(ucx_link_t *link);
 bool ucx_endpoint_is_idle(ucx_endpoint_t *endpoint);

@@ -158,17 +158,26 @@ static void leaving_step(ucx_endpoint_t *endpoint)
     if (status == QUOIT_ERR_CLOSED || over) endpoint_left(&endpoint->base);
 }
 
+void ucx_pipe_read(ucx_link_t *pipe)
+{
+    if (channel_read(pipe->endpoint->base.channel, 0, SIZE_MAX) > 0) endpoint_eventful(&pipe->endpoint->base);
+}
+
+/* More is about to follow what is written already: then the message that is being filled waits for it. */
+static bool has_more(const ucx_link_t *pipe) { return ucx_link_has_room(pipe) && channel_wants_write(pipe->endpoint->base.channel, 0); }
+
 size_t ucx_pipe_step(ucx_link_t *pipe)
 {
     ucx_endpoint_t *endpoint = pipe->endpoint;
     uint64_t sent, received, sent_after, received_after;
     channel_count(endpoint->base.channel, &sent, &received);
-    channel_read(endpoint->base.channel, 0, UCX_BUDGET);
+    if (ucx_link_has_bytes(pipe) || pipe->broken != UCS_OK) channel_read(endpoint->base.channel, 0, UCX_BUDGET); /* most was read when it came */
     if (channel_wants_write(endpoint->base.channel, 0)) channel_write(endpoint->base.channel, 0, UCX_BUDGET);
     channel_count(endpoint->base.channel, &sent_after, &received_after);
     size_t moved = (size_t)(sent_after - sent + received_after - received);
-    bool room = pipe->in_flight < UCX_IN_FLIGHT && pipe->broken == UCS_OK;
-    if (moved > 0 && (ucx_link_has_bytes(pipe) || (room && channel_wants_write(endpoint->base.channel, 0)))) ucx_link_touch(pipe);
+    bool more = moved > 0 && has_more(pipe);
+    if (!more) ucx_link_push(pipe);
+    if (more || (moved > 0 && ucx_link_has_bytes(pipe))) ucx_link_touch(pipe);
     if (endpoint->base.life == ENDPOINT_LEAVING) {
         leaving_step(endpoint);
         return moved;

@@ -4,7 +4,7 @@
 
 #include "base/bytes.h"
 
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 void ucx_header_write(ucx_message_t type, uint64_t sequence, uint8_t header[UCX_HEADER_SIZE])
 {

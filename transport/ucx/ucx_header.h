@@ -7,7 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { UCX_HEADER_SIZE = 16, UCX_MESSAGE_SIZE = 32 * 1024 /* bytes of one active message, at most */ };
+enum {
+    UCX_HEADER_SIZE = 16,
+    UCX_MESSAGE_SIZE = 64 * 1024 - 128 /* bytes of one active message, at most: with all headers, UCX's too, one fragment over its tcp (RX_SEG_SIZE) */
+};
 
 typedef enum ucx_message { UCX_DATA = 1, UCX_LAST, UCX_RECEIPT, UCX_MESSAGE_END } ucx_message_t;
 

@@ -24,6 +24,8 @@
     FUNCTION(ucp_config_release) \
     FUNCTION(ucp_init_version) \
     FUNCTION(ucp_cleanup) \
+    FUNCTION(ucp_mem_map) \
+    FUNCTION(ucp_mem_unmap) \
     FUNCTION(ucp_worker_create) \
     FUNCTION(ucp_worker_destroy) \
     FUNCTION(ucp_worker_progress) \
@@ -54,7 +56,11 @@ typedef struct ucx_library {
     char version[32]; /* "1.13.1" */
 } ucx_library_t;
 
-enum { UCX_API_MAJOR = 1, UCX_API_MINOR = 11 };
+enum {
+    UCX_API_MAJOR = 1,
+    UCX_API_MINOR = 11,
+    UCX_MINOR_PROTOCOLS = 16 /* from here on it estimates what each protocol costs (its setting PROTO_ENABLE), and takes handles of memory with a send */
+};
 
 /**
  * Open the library that UCX_LIBRARY names, libucp.so.0 when it names none. Later calls give the same answer, a failure too.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A link: one connection of UCX as a byte pipe. Bytes go out as active messages of at most UCX_MESSAGE_SIZE, copied into a task's
- * memory first: UCX reads it until it says that it has done, and nobody can make it stop earlier, but users' buffers must be theirs
+ * A link: one connection of UCX as a byte pipe. Bytes go out as active messages of at most UCX_MESSAGE_SIZE, full ones while there is more to send, copied into a
+ * task's memory first: UCX reads it until it says that it has done, and nobody can make it stop earlier, but users' buffers must be theirs
  * again as soon as their communicator is cancelled. For the same reason messages are always eager: a rendezvous would write to the
  * receiver's buffer, or read the sender's, at a time that UCX chooses.
  *
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE_ID = 81, FREE_TASKS_KEPT = 64, STRANGER_MESSAGES = 16 };
+enum { MESSAGE_ID = 81, FREE_TASKS_KEPT = 32, STRANGER_MESSAGES = 16 };
 
 static table_key_t ep_key(ucp_ep_h ep) { return (table_key_t){0, (uint64_t)(uintptr_t)ep}; }
 
@@ -39,16 +39,39 @@ static void link_break(ucx_link_t *link, ucs_status_t status)
 
 /* ---------------------------------------------------------------- tasks */
 
+/* Registered once; without, a network that needs that would do it for each message. Where it fails, UCX will say so when it sends. */
+static ucx_task_t *task_create(ucx_transport_t *transport)
+{
+    ucx_task_t *task = malloc(sizeof *task);
+    if (!task) return NULL;
+    ucp_mem_map_params_t parameters = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+        .address = task->bytes,
+        .length = UCX_MESSAGE_SIZE,
+    };
+    task->memory = NULL;
+    if (transport->ucx->minor < UCX_MINOR_PROTOCOLS) return task;
+    if (transport->ucx->ucp_mem_map(transport->context, &parameters, &task->memory) != UCS_OK) task->memory = NULL;
+    return task;
+}
+
+static void task_free(ucx_transport_t *transport, ucx_task_t *task)
+{
+    if (task->memory) transport->ucx->ucp_mem_unmap(transport->context, task->memory);
+    free(task);
+}
+
 static ucx_task_t *task_take(ucx_link_t *link, bool flush)
 {
     ucx_transport_t *transport = link->transport;
     list_t *node = list_pop(&transport->free_tasks);
-    ucx_task_t *task = node ? container_of(node, ucx_task_t, node) : malloc(sizeof *task);
+    ucx_task_t *task = node ? container_of(node, ucx_task_t, node) : task_create(transport);
     if (!task) return NULL;
     transport->free_task_count -= node != NULL;
     task->transport = transport;
     task->link = link;
     task->flush = flush;
+    task->length = 0;
     list_append(&link->tasks, &task->node);
     if (flush) link->flushing = true;
     else link->in_flight++;
@@ -66,10 +89,10 @@ static void task_end(ucx_task_t *task, ucs_status_t status)
         if (status != UCS_OK) link_break(link, status);
     }
     if (transport->free_task_count >= FREE_TASKS_KEPT) {
-        free(task);
+        task_free(transport, task);
         return;
     }
-    list_append(&transport->free_tasks, &task->node);
+    list_append(transport->free_tasks.next, &task->node); /* before the first: the next message is filled where the processor's cache has it */
     transport->free_task_count++;
 }
 
@@ -102,46 +125,80 @@ static void task_started(ucx_task_t *task, ucs_status_ptr_t answer)
 
 static bool may_send(const ucx_link_t *link) { return link->ep && link->broken == UCS_OK && link->in_flight < UCX_IN_FLIGHT; }
 
-static void message_send(ucx_link_t *link, ucx_task_t *task, ucx_message_t type, size_t length)
+static void message_send(ucx_link_t *link, ucx_task_t *task, ucx_message_t type)
 {
     ucp_request_param_t parameters = task_parameters(task, UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY);
     ucx_header_write(type, type == UCX_RECEIPT ? 0 : link->next_out++, task->header);
+#if UCP_API_VERSION >= UCP_VERSION(1, 13) /* older headers need not have it */
+    if (task->memory && task->length > 0) {
+        parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+        parameters.memh = task->memory;
+    }
+#endif
     link->unflushed = true;
+    link->transport->counts.messages++;
     task_started(task, link->transport->ucx->ucp_am_send_nbx(link->ep, MESSAGE_ID, task->header, UCX_HEADER_SIZE,
-                                                            length ? task->bytes : NULL, length, &parameters));
+                                                            task->length ? task->bytes : NULL, task->length, &parameters));
 }
+
+void ucx_link_push(ucx_link_t *link)
+{
+    ucx_task_t *task = link->filling;
+    link->filling = NULL;
+    if (!task) return;
+    if (link->ep && link->broken == UCS_OK) message_send(link, task, UCX_DATA);
+    else task_end(task, UCS_OK);
+}
+
+bool ucx_link_has_room(const ucx_link_t *link) { return link->broken == UCS_OK && (link->filling || may_send(link)); }
 
 bool ucx_link_send(ucx_link_t *link, const void *bytes, size_t length)
 {
     ucx_task_t *task = may_send(link) && length <= UCX_MESSAGE_SIZE ? task_take(link, false) : NULL;
     if (!task) return false;
     memcpy(task->bytes, bytes, length);
-    message_send(link, task, UCX_DATA, length);
+    task->length = length;
+    message_send(link, task, UCX_DATA);
     return true;
+}
+
+/* Messages go out when they are full, or are pushed; so frames do not end them. Number of bytes there was room for. */
+static size_t message_fill(ucx_link_t *link, const void *bytes, size_t length)
+{
+    size_t done = 0;
+    while (done < length && ucx_link_has_room(link)) {
+        if (!link->filling) link->filling = task_take(link, false);
+        ucx_task_t *task = link->filling;
+        if (!task) break;
+        size_t room = UCX_MESSAGE_SIZE - task->length, part = length - done < room ? length - done : room;
+        memcpy(task->bytes + task->length, (const uint8_t *)bytes + done, part);
+        task->length += part;
+        done += part;
+        if (task->length == UCX_MESSAGE_SIZE) ucx_link_push(link);
+    }
+    return done;
 }
 
 static quoit_status_t pipe_write(void *pipe, const struct iovec *iov, int count, size_t *written)
 {
     ucx_link_t *link = pipe;
-    ucx_task_t *task = may_send(link) ? task_take(link, false) : NULL;
-    size_t length = 0;
-    if (!task) return QUOIT_ERR_AGAIN; /* broken, too: told when all that came before is read */
-    for (int i = 0; i < count && length < UCX_MESSAGE_SIZE; i++) {
-        size_t room = UCX_MESSAGE_SIZE - length, part = iov[i].iov_len < room ? iov[i].iov_len : room;
-        memcpy(task->bytes + length, iov[i].iov_base, part);
-        length += part;
+    size_t done = 0;
+    for (int i = 0; i < count; i++) {
+        size_t part = message_fill(link, iov[i].iov_base, iov[i].iov_len);
+        done += part;
+        if (part < iov[i].iov_len) break;
     }
-    message_send(link, task, UCX_DATA, length);
-    *written = length;
-    return QUOIT_OK;
+    *written = done;
+    return done > 0 ? QUOIT_OK : QUOIT_ERR_AGAIN; /* broken, too: told when all that came before is read */
 }
 
 void ucx_link_send_last(ucx_link_t *link)
 {
+    ucx_link_push(link);
     ucx_task_t *task = !link->last_sent && may_send(link) ? task_take(link, false) : NULL;
     if (!task) return;
     link->last_sent = true;
-    message_send(link, task, UCX_LAST, 0);
+    message_send(link, task, UCX_LAST);
 }
 
 /* All up to the last message are here when as many came as it has in its sequence. */
@@ -156,11 +213,12 @@ void ucx_link_acknowledge(ucx_link_t *link)
     ucx_task_t *task = !link->acknowledged && all_arrived(link) && may_send(link) ? task_take(link, false) : NULL;
     if (!task) return;
     link->acknowledged = true;
-    message_send(link, task, UCX_RECEIPT, 0);
+    message_send(link, task, UCX_RECEIPT);
 }
 
 bool ucx_link_flush(ucx_link_t *link)
 {
+    ucx_link_push(link);
     if (!link->ep || link->broken != UCS_OK) return true;
     if (link->in_flight > 0 || link->flushing) return false;
     if (!link->unflushed) return true;
@@ -182,13 +240,14 @@ static ucx_chunk_t *chunk_take(ucx_transport_t *transport)
     return chunk;
 }
 
-/* Its bytes go back to UCX; itself to the free list. */
+/* Its bytes go back to whom they belong; itself to the free list. */
 static void chunk_free(ucx_transport_t *transport, ucx_chunk_t *chunk)
 {
     list_remove(&chunk->node);
     transport->backlog -= chunk->length;
-    if (chunk->copied) free(chunk->data);
-    else if (chunk->data) transport->ucx->ucp_am_data_release(transport->worker, chunk->data);
+    if (chunk->owner == UCX_OWNER_US) free(chunk->data);
+    else if (chunk->owner == UCX_OWNER_UCX) transport->ucx->ucp_am_data_release(transport->worker, chunk->data);
+    if (transport->calling == chunk) transport->calling = NULL;
     list_append(&transport->free_chunks, &chunk->node);
 }
 
@@ -202,8 +261,30 @@ static void chunk_insert(ucx_link_t *link, ucx_chunk_t *chunk)
     link->last_arrived = link->last_arrived || chunk->last;
 }
 
-/* True when `data` was kept. */
-static bool message_keep(ucx_link_t *link, ucx_message_t type, uint64_t sequence, void *data, size_t length, bool persistent)
+/* Of a chunk that was not read while UCX called: its memory is ours from now on, or the whole link is broken. */
+static void chunk_copy(ucx_link_t *link, ucx_chunk_t *chunk)
+{
+    size_t left = chunk->length - chunk->taken;
+    uint8_t *copy = malloc(left > 0 ? left : 1);
+    if (!copy) {
+        chunk_free(link->transport, chunk);
+        link_break(link, UCS_ERR_NO_MEMORY);
+        return;
+    }
+    if (left > 0) memcpy(copy, chunk->data + chunk->taken, left);
+    link->transport->backlog -= chunk->taken;
+    link->transport->counts.aside += left;
+    chunk->data = copy;
+    chunk->length = left;
+    chunk->taken = 0;
+    chunk->owner = UCX_OWNER_US;
+}
+
+/*
+ * What comes in its order is read at once, out of UCX's memory to its place; so UCX need not keep it for us, which over tcp is a copy. What must wait stays with UCX
+ * where it allows that, or is copied aside. True when `data` was kept.
+ */
+static bool message_take(ucx_link_t *link, ucx_message_t type, uint64_t sequence, void *data, size_t length, bool persistent)
 {
     bool unproved = link->kind == UCX_CALLER || (link->kind == UCX_STRANGER && !link->proved);
     if (unproved && (link->arrived >= STRANGER_MESSAGES || length > HANDSHAKE_CAPACITY || type != UCX_DATA)) {
@@ -217,22 +298,18 @@ static bool message_keep(ucx_link_t *link, ucx_message_t type, uint64_t sequence
     }
     chunk->sequence = sequence;
     chunk->last = type == UCX_LAST;
-    chunk->copied = !persistent;
-    list_init(&chunk->node);
-    if (chunk->copied && length > 0) {
-        chunk->data = malloc(length);
-        if (!chunk->data) {
-            chunk_free(link->transport, chunk);
-            link_break(link, UCS_ERR_NO_MEMORY);
-            return false;
-        }
-        memcpy(chunk->data, data, length);
-    } else if (length > 0) {
-        chunk->data = data;
-    }
+    chunk->data = data;
     chunk->length = length;
     chunk_insert(link, chunk);
-    return persistent && length > 0;
+    link->transport->calling = chunk;
+    if (link->transport->progressing && link->kind == UCX_PIPE) ucx_pipe_read(link);
+    bool left = link->transport->calling != NULL;
+    link->transport->calling = NULL;
+    link->transport->counts.in_place += left ? chunk->taken : length;
+    if (!left || length == 0) return false;
+    if (persistent) chunk->owner = UCX_OWNER_UCX;
+    else chunk_copy(link, chunk);
+    return persistent;
 }
 
 static ucs_status_t message_arrived(void *arg, const void *header, size_t header_length, void *data, size_t length,
@@ -252,7 +329,7 @@ static ucs_status_t message_arrived(void *arg, const void *header, size_t header
         link->last_acknowledged = link->last_sent;
         return UCS_OK;
     }
-    bool kept = message_keep(link, type, sequence, data, length, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA);
+    bool kept = message_take(link, type, sequence, data, length, param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA);
     return kept ? UCS_INPROGRESS : UCS_OK;
 }
 
@@ -262,7 +339,7 @@ quoit_status_t ucx_link_listen_messages(ucx_transport_t *transport)
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS | UCP_AM_HANDLER_PARAM_FIELD_CB |
                       UCP_AM_HANDLER_PARAM_FIELD_ARG,
         .id = MESSAGE_ID,
-        .flags = UCP_AM_FLAG_WHOLE_MSG | UCP_AM_FLAG_PERSISTENT_DATA,
+        .flags = UCP_AM_FLAG_WHOLE_MSG,
         .cb = message_arrived,
         .arg = transport,
     };
@@ -281,17 +358,23 @@ static ucx_chunk_t *chunk_next(const ucx_link_t *link)
 
 bool ucx_link_has_bytes(const ucx_link_t *link) { return chunk_next(link) != NULL; }
 
+/* Some of the bytes of the next message were read. */
+static void chunk_advance(ucx_link_t *link, ucx_chunk_t *chunk, size_t length)
+{
+    chunk->taken += length;
+    if (chunk->taken < chunk->length) return;
+    link->next_in++;
+    chunk_free(link->transport, chunk);
+}
+
 size_t ucx_link_take(ucx_link_t *link, void *bytes, size_t length)
 {
     size_t done = 0;
-    for (ucx_chunk_t *chunk; (chunk = chunk_next(link)) && !chunk->last;) {
+    for (ucx_chunk_t *chunk; (chunk = chunk_next(link)) && !chunk->last && (done < length || chunk->length == 0);) {
         size_t left = chunk->length - chunk->taken, part = left < length - done ? left : length - done;
         if (part > 0) memcpy((uint8_t *)bytes + done, chunk->data + chunk->taken, part);
-        chunk->taken += part;
         done += part;
-        if (chunk->taken < chunk->length) break;
-        link->next_in++;
-        chunk_free(link->transport, chunk);
+        chunk_advance(link, chunk, part);
     }
     return done;
 }
@@ -313,7 +396,21 @@ static quoit_status_t pipe_read(void *pipe, const struct iovec *iov, int count, 
                      ucx_link_cause(link));
 }
 
-const pipe_ops_t ucx_pipe_ops = {.write = pipe_write, .read = pipe_read};
+/* Headers and what is small are taken from where they lie, so that nothing after them goes through the channel's buffer. */
+static const unsigned char *pipe_peek(void *pipe, size_t length)
+{
+    const ucx_chunk_t *chunk = chunk_next(pipe);
+    return chunk && chunk->length - chunk->taken >= length ? chunk->data + chunk->taken : NULL;
+}
+
+static bool pipe_skip(void *pipe, size_t length)
+{
+    ucx_link_t *link = pipe;
+    chunk_advance(link, chunk_next(link), length);
+    return chunk_next(link) != NULL || link->broken != UCS_OK;
+}
+
+const pipe_ops_t ucx_pipe_ops = {.write = pipe_write, .read = pipe_read, .peek = pipe_peek, .skip = pipe_skip};
 
 /* ---------------------------------------------------------------- life */
 
@@ -387,6 +484,7 @@ void ucx_link_destroy(ucx_link_t *link)
     ucx_transport_t *transport = link->transport;
     if (link->kind == UCX_STRANGER && !link->proved) transport->stranger_count--;
     list_remove(&link->node);
+    if (link->filling) task_end(link->filling, UCS_OK); /* UCX has not seen it */
     while (!list_is_empty(&link->tasks)) {
         ucx_task_t *task = container_of(list_pop(&link->tasks), ucx_task_t, node);
         task->link = NULL;
@@ -402,7 +500,7 @@ void ucx_link_destroy(ucx_link_t *link)
 
 void ucx_pool_destroy(ucx_transport_t *transport)
 {
-    for (list_t *node; (node = list_pop(&transport->free_tasks));) free(container_of(node, ucx_task_t, node));
-    for (list_t *node; (node = list_pop(&transport->orphans));) free(container_of(node, ucx_task_t, node));
+    for (list_t *node; (node = list_pop(&transport->free_tasks));) task_free(transport, container_of(node, ucx_task_t, node));
+    for (list_t *node; (node = list_pop(&transport->orphans));) task_free(transport, container_of(node, ucx_task_t, node));
     for (list_t *node; (node = list_pop(&transport->free_chunks));) free(container_of(node, ucx_chunk_t, node));
 }
