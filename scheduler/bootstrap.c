@@ -305,10 +305,12 @@ static quoit_status_t check_rival(attempt_t *attempt)
 static quoit_status_t get_watchfully(attempt_t *attempt, bootstrap_item_t item, int rank, void **value, size_t *length)
 {
     for (int pause_ms = RIVAL_FIRST_MS;; pause_ms = pause_ms * 2 < RIVAL_MOST_MS ? pause_ms * 2 : RIVAL_MOST_MS) {
-        quoit_status_t status = bootstrap_get(attempt, item, rank, pause_ms, value, length);
+        int warn_ms = clock_left_ms(attempt->stall.next), limit_ms = warn_ms >= 0 && warn_ms < pause_ms ? warn_ms + 1 : pause_ms;
+        quoit_status_t status = bootstrap_get(attempt, item, rank, limit_ms, value, length);
         if (status != QUOIT_ERR_TIMEOUT || bootstrap_is_over(attempt)) return status;
         status = check_rival(attempt);
         if (status != QUOIT_OK) return status;
+        bootstrap_warn(attempt, item, "did not come");
     }
 }
 
@@ -325,26 +327,51 @@ quoit_status_t bootstrap_get_record(attempt_t *attempt, int rank, int limit_ms, 
     return status;
 }
 
-quoit_status_t bootstrap_tell_missing(attempt_t *attempt, bootstrap_item_t item, const char *did)
+/* The ranks whose item is not in the store: "1, 5". Returns their number. */
+static int list_missing(const attempt_t *attempt, bootstrap_item_t item, char *list, size_t capacity)
 {
-    char list[512] = "";
     int missing = 0;
+    list[0] = '\0';
     for (int rank = 0; rank < attempt->size; rank++) {
         char key[KEY_CAPACITY];
         void *value = NULL;
-        size_t length = 0; /* the deadline is over: bootstrap_get would not wait for the store's answer */
+        size_t length = 0; /* the deadline may be over: bootstrap_get would not wait for the store's answer */
         if (rank == attempt->rank || quoit_store_get(attempt->store, key_of(attempt, item, rank, key), 1, &value, &length) == QUOIT_OK) {
             bootstrap_forget(value, length);
             continue;
         }
         size_t at = strlen(list);
-        if (at < sizeof list - 16) snprintf(list + at, sizeof list - at, "%s%d", missing ? ", " : "", rank);
+        if (at < capacity - 16) snprintf(list + at, capacity - at, "%s%d", missing ? ", " : "", rank);
         missing++;
     }
+    return missing;
+}
+
+quoit_status_t bootstrap_tell_missing(attempt_t *attempt, bootstrap_item_t item, const char *did)
+{
+    char list[512];
+    int missing = list_missing(attempt, item, list, sizeof list);
     if (missing == 0)
         return error_set(QUOIT_ERR_TIMEOUT, "timed out: the last of %d ranks came too late at %s", attempt->size, store_description(attempt->store));
     return error_set(QUOIT_ERR_TIMEOUT, "timed out: %d of %d ranks %s at %s: %s %s", missing, attempt->size, did,
                      store_description(attempt->store), missing == 1 ? "rank" : "ranks", list);
+}
+
+void bootstrap_warn(attempt_t *attempt, bootstrap_item_t item, const char *did)
+{
+    const uint64_t now = clock_now();
+    char list[512], time[32];
+    if (!stall_is_due(&attempt->stall, now)) return;
+    stall_text(&attempt->stall, now, time);
+    if (attempt->rank > 0) { /* who is missing rank 0 tells, if it is there */
+        log_write(attempt->rank == 1 ? LOG_WARN : LOG_INFO, "stall", "rank %d has waited for %s at %s: rank 0 has not come, or waits for others", attempt->rank, time,
+                  store_description(attempt->store));
+        return;
+    }
+    int missing = list_missing(attempt, item, list, sizeof list);
+    if (missing > 0)
+        log_warn("stall", "rank 0 has waited for %s at %s: %d of %d ranks %s: %s %s", time, store_description(attempt->store), missing, attempt->size, did,
+                 missing == 1 ? "rank" : "ranks", list);
 }
 
 /*
@@ -478,6 +505,7 @@ static quoit_status_t explain_timeout(attempt_t *attempt)
 quoit_status_t job_create(engine_t *engine, quoit_store_t *store, int rank, int size, uint64_t deadline, job_t **job)
 {
     attempt_t attempt = {.engine = engine, .store = store, .rank = rank, .size = size, .deadline = deadline};
+    stall_begin(&attempt.stall, clock_now());
     quoit_status_t status = make_record(&attempt);
     if (size == 1) {
         if (status == QUOIT_OK) status = alone(&attempt);

@@ -13,6 +13,7 @@
 
 #include "base/store.h"
 #include "scheduler/job_internal.h"
+#include "scheduler/stall.h"
 
 enum {
     LOOK_AGAIN_FIRST_MS = 50,  /* the first pause between two questions to the store for what another rank sets; each is twice the one before */
@@ -31,6 +32,7 @@ typedef struct attempt {
     job_t *job;
     uint64_t answered; /* the newest question of rank 0's to which this rank has said that it lives; 0: none */
     int widest;        /* rank 0: the largest size of a world that another rank has told of, where that was an error */
+    stall_t stall;    /* of the whole attempt */
     bool told;        /* the error came from the store: the others know */
     bool rank_failed; /* the newest look at a record found word of that rank's failure instead */
     bool displaced;   /* another process came as this rank, and the others may be about to go on with it */
@@ -76,6 +78,8 @@ quoit_status_t bootstrap_get_record(attempt_t *attempt, int rank, int limit_ms, 
 quoit_status_t bootstrap_take_peer(job_t *job, int rank, peer_t **peer);
 /** ERR_TIMEOUT with the ranks whose item is not in the store, who `did` ("did not come"). */
 quoit_status_t bootstrap_tell_missing(attempt_t *attempt, bootstrap_item_t item, const char *did);
+/** In a wait for that item: the same as a warning, each time that one is due. */
+void bootstrap_warn(attempt_t *attempt, bootstrap_item_t item, const char *did);
 
 /* bootstrap_hosts.c */
 

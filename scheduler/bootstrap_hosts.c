@@ -397,6 +397,7 @@ quoit_status_t bootstrap_collect(attempt_t *attempt, bootstrap_item_t item, int 
         status = look_for_refusal(attempt, rank);
         if (status != QUOIT_OK) return status;
         if (bootstrap_is_over(attempt)) return bootstrap_tell_missing(attempt, item, "came but did not go on");
+        bootstrap_warn(attempt, item, "came but did not go on");
     }
     if (status != QUOIT_OK || !roster_is_refusal(*value, *length)) return status;
     attempt->rank_failed = true;

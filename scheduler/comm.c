@@ -417,6 +417,7 @@ void comm_check(quoit_comm_t *comm, uint64_t now)
         return;
     }
     inquire_check(comm, now);
+    stall_check(comm, now);
     if (comm_deadline(comm) > now) {
         check_left(comm);
         return;

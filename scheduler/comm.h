@@ -7,6 +7,7 @@
 #include "scheduler/job.h"
 #include "scheduler/journal.h"
 #include "scheduler/match.h"
+#include "scheduler/stall.h"
 #include "scheduler/window.h"
 
 enum { COMM_NAME_CAPACITY = 64, COMM_PLANS = 32, COMM_HISTORY = 16, COMM_MISMATCH_TEXT = 768 };
@@ -36,6 +37,7 @@ struct quoit_comm {
     call_t history[COMM_HISTORY];
     uint64_t wait_begun;    /* when the slow part of waiting was first come to, in this operation; 0: not yet */
     uint32_t wait_sequence; /* `sequence` then */
+    stall_t stall;          /* of the running collective */
     struct inquiry *inquiry; /* what other ranks told of their calls; NULL until it was asked */
     window_t *window;       /* NULL until the first operation that uses it, or when no rank shares the host */
     execution_t execution;  /* of the head of the queue */

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <fstream>
 #include <thread>
 #include <unistd.h>
 
@@ -309,6 +310,68 @@ TEST(Absence, APeerIsNamedOnce)
 
 INSTANTIATE_TEST_SUITE_P(All, Absences, testing::Values(Hosts{0, 0}, Hosts{0, 0, 0, 0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}), print_hosts);
 
+// What stands still is told long before its limit, by the first rank of a host that waits, and by none that waits for others who wait.
+TEST(Stall, IsWarnedOf)
+{
+    struct Case {
+        Hosts host_of;
+        int absent, tells, silent;
+    };
+    for (const Case &each : {Case{{0, 0, 0}, 0, 1, 2}, Case{{0, 0, 0}, 2, 0, 1}, Case{{0, 1}, 1, 0, -1}, Case{{0, 0, 1, 1}, 3, 2, 1}}) {
+        SCOPED_TRACE(name_of(each.host_of) + ", rank " + std::to_string(each.absent) + " is absent");
+        const std::string log = temporary_path("stall");
+        Processes ranks("absent", each.host_of, {std::to_string(each.absent), "1500", "0"}, "", {"QUOIT_STALL_WARNING=200ms", "QUOIT_LOG_FILE=" + log});
+        const pid_t pid = ranks.pid(each.absent);
+        for (int rank = 0; rank < ranks.size(); rank++) ranks.wait_line(rank, "ready", 60);
+        for (int rank = 0; rank < ranks.size(); rank++) {
+            if (rank == each.absent) continue;
+            EXPECT_EQ(outcome(ranks, rank, "ended").status, QUOIT_ERR_TIMEOUT) << rank;
+        }
+        for (int rank = 0; rank < ranks.size(); rank++) ranks.tell(rank, "go");
+        for (int rank = 0; rank < ranks.size(); rank++) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+        size_t told = 0;
+        std::ifstream file(log);
+        for (std::string line; std::getline(file, line);) {
+            if (line.find(" warn stall: ") == std::string::npos) continue;
+            EXPECT_EQ(line.find("[world, rank " + std::to_string(each.silent) + "]"), std::string::npos) << line;
+            if (line.find("[world, rank " + std::to_string(each.tells) + "] allreduce #3 (float32, sum, 1000 elements) has stood still for ") == std::string::npos) continue;
+            told++;
+            EXPECT_NE(line.find(": waiting for rank "), std::string::npos) << line;
+            EXPECT_TRUE(names(line, each.absent, pid)) << line;
+            EXPECT_NE(line.find("its newest call is allreduce #2"), std::string::npos) << line;
+        }
+        EXPECT_GE(told, 1u) << "after 0.2 s, 0.4, 0.8, ...";
+        EXPECT_LE(told, 4u) << "seldom";
+        unlink(log.c_str());
+    }
+}
+
+// One that takes long, but goes on, does not stand still.
+int role_slow(ProcessRank &self)
+{
+    if (self.create(60000) != QUOIT_OK) return 1;
+    quoit_status_t status = QUOIT_OK;
+    for (int i = 0; i < 12 && status == QUOIT_OK; i++) {
+        if (self.rank == 1) usleep(100000);
+        status = allreduce(self.comm);
+    }
+    report(self, "ended", status);
+    return 0;
+}
+
+TEST(Stall, IsNoSlowProgram)
+{
+    const std::string log = temporary_path("stall");
+    for (const Hosts &host_of : {Hosts{0, 0}, Hosts{0, 1}}) {
+        Processes ranks("slow", host_of, {}, "", {"QUOIT_STALL_WARNING=" + std::to_string(static_cast<int>(800 * slow())) + "ms", "QUOIT_LOG_FILE=" + log});
+        for (int rank = 0; rank < 2; rank++) EXPECT_EQ(outcome(ranks, rank, "ended").status, QUOIT_OK) << rank;
+        for (int rank = 0; rank < 2; rank++) EXPECT_EQ(ranks.wait_exit(rank, 20), 0) << ranks.output(rank);
+    }
+    std::ifstream file(log);
+    for (std::string line; std::getline(file, line);) EXPECT_EQ(line.find("stall"), std::string::npos) << line;
+    unlink(log.c_str());
+}
+
 // The last rank is in a group of its own, waiting for somebody who does not come either; or it does nothing at all.
 int role_silent(ProcessRank &self)
 {
@@ -499,7 +562,7 @@ TEST(Abort, ReachesOtherHostsThatAreLate)
     ranks.tell(1, "end");
 }
 
-const std::map<std::string, int (*)(ProcessRank &)> roles = {{"survive", role_survive}, {"regroup", role_regroup}, {"busy", role_busy},   {"absent", role_absent}, {"both ways", role_both_ways},
+const std::map<std::string, int (*)(ProcessRank &)> roles = {{"survive", role_survive}, {"regroup", role_regroup}, {"busy", role_busy},   {"absent", role_absent}, {"slow", role_slow}, {"both ways", role_both_ways},
                                                              {"silent", role_silent},   {"abort", role_abort}, {"away", role_away}};
 
 } // namespace

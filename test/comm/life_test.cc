@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstring>
-#include <cmath>
 #include <dirent.h>
 #include <fstream>
 #include <iterator>
@@ -124,6 +124,22 @@ TEST(Create, MissingRanksAreNamed)
         }
     }
     EXPECT_GE(longest, 0.799);
+}
+
+TEST(Create, WhoIsAwaitedIsWarnedOf)
+{
+    const std::string log = temporary_path("stall");
+    Processes ranks("create", {0, 0, 0}, {"-1", "0", "2", "1500", "0"}, "", {"QUOIT_STALL_WARNING=200ms", "QUOIT_LOG_FILE=" + log});
+    for (int rank : {0, 1}) EXPECT_EQ(outcome(ranks, rank, "created", 30).status, QUOIT_ERR_TIMEOUT) << rank;
+    std::string lines;
+    std::ifstream file(log);
+    for (std::string line; std::getline(file, line);)
+        if (line.find(" warn stall: ") != std::string::npos) lines += line + "\n";
+    EXPECT_NE(lines.find("rank 0 has waited for 0.2"), std::string::npos) << lines;
+    EXPECT_NE(lines.find(": 1 of 3 ranks did not come: rank 2\n"), std::string::npos) << lines;
+    EXPECT_NE(lines.find("rank 1 has waited for "), std::string::npos) << lines;
+    EXPECT_LE(count_of(lines, "rank 0 has waited"), 3u) << "after 0.2 s, 0.4, 0.8: " << lines;
+    unlink(log.c_str());
 }
 
 int role_again(ProcessRank &self)

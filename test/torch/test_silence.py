@@ -117,6 +117,34 @@ def test_never_calls(tmp_path, how, ranks):
     assert "timed out after 800 ms" in silent[0] and "told by rank" in silent[0], silent
 
 
+def worker_stall(rank, size):
+    dist.all_reduce(torch.ones(10))
+    meet("all", rank, size)
+    if rank == SILENT:
+        (directory() / "silent").write_text(own_name(rank))
+        while not (directory() / "warned").exists():
+            time.sleep(0.01)
+    dist.all_reduce(torch.ones(10))
+
+
+@pytest.mark.parametrize("ranks", in_part(HOSTS, [3], [1, 2]), ids=str)
+def test_stall(tmp_path, ranks):
+    """A warning names who does not come, while the others still wait for it; and the collective goes on when it does."""
+    warning = "] allreduce #3 (float32, sum, 10 elements) has stood still for "
+
+    def lines():
+        return [line for output in tmp_path.glob("output*") for line in output.read_text().splitlines() if warning in line]
+
+    def meanwhile(_):
+        wait_for(lambda: len(lines()) > 1, otherwise="nobody warns")
+        (tmp_path / "warned").touch()
+
+    with hosts_of(ranks) as hosts:
+        run(3, worker_stall, env={"QUOIT_STALL_WARNING": "300ms"}, meanwhile=meanwhile, hosts=hosts, directory=tmp_path)
+    assert all(f"waiting for {(tmp_path / 'silent').read_text()} (" in line for line in lines()), lines()
+    assert all("its newest call is allreduce #2" in line for line in lines()), lines()
+
+
 def worker_cut(rank, size):
     during = argument()
     dist.init_process_group("quoit", init_method=f"file://{directory()}/store", rank=rank, world_size=size)
