@@ -20,7 +20,7 @@ enum { LOOK_AT = 4096 }; /* numbers at once */
 static bool highest_are_free(int count)
 {
     struct rlimit limit;
-    if (count > LOOK_AT || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < (rlim_t)count || limit.rlim_cur > INT_MAX) return false;
+    if (count < 0 || count > LOOK_AT || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < (rlim_t)count || limit.rlim_cur > INT_MAX) return false;
     struct pollfd *one = calloc((size_t)count + 1, sizeof *one);
     if (!one) return false;
     for (int i = 0; i < count; i++) one[i].fd = (int)limit.rlim_cur - 1 - i;
