@@ -55,8 +55,8 @@ static bool somebody_else_tells(quoit_comm_t *comm)
 void stall_check(quoit_comm_t *comm, uint64_t now)
 {
     if (!comm->execution.operation || comm->execution.depth == 0) return;
-    const uint64_t step = step_of(comm);
-    if (comm->stall.since == 0 || comm->stall.step != step) {
+    const uint64_t step = step_of(comm); /* never 0, as before the first operation */
+    if (comm->stall.step != step) {
         comm->stall.step = step;
         stall_begin(&comm->stall, now);
         return;

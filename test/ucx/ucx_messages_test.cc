@@ -13,14 +13,6 @@ const size_t LARGE = (size_t)4 << 20;
 
 ucx_library_t library; /* UCX, but for the calls that are watched */
 
-quoit_status_t join(Node &a, Node &b, quoit_endpoint_t **to_b, quoit_endpoint_t **to_a)
-{
-    *to_b = a.connect(b.id, b.address);
-    *to_a = b.connect(a.id, a.address);
-    bool stand = run({&a, &b}, [&] { return transport_ucx.endpoint_status(*to_b) == QUOIT_OK && transport_ucx.endpoint_status(*to_a) == QUOIT_OK; });
-    return stand ? QUOIT_OK : QUOIT_ERR_TIMEOUT;
-}
-
 std::string pattern(size_t length, size_t seed)
 {
     std::string bytes(length, 0);
@@ -169,15 +161,26 @@ void *watched_send(ucp_ep_h ep, unsigned id, const void *header, size_t header_l
     return am_send(ep, id, header, header_length, data, length, parameters);
 }
 
+class UcxMessages : public testing::Test {
+  protected:
+    void SetUp() override { ASSERT_EQ(QUOIT_OK, a.status) << a.text; }
+    void join()
+    {
+        to_b = a.connect(b.id, b.address);
+        to_a = b.connect(a.id, a.address);
+        ASSERT_TRUE(run({&a, &b}, [&] { return transport_ucx.endpoint_status(to_b) == QUOIT_OK && transport_ucx.endpoint_status(to_a) == QUOIT_OK; })) << error_text();
+    }
+    Between way; /* outlives the nodes, whose last messages come by it */
+    Node a{1}, b{2};
+    quoit_endpoint_t *to_b = nullptr, *to_a = nullptr;
+};
+
 } // namespace
 
 /* UCX's messages are full whatever frames are in them; the receiver reads all where UCX has it, and has copied none aside. */
-TEST(UcxMessages, LargeOnesAreFullAndAreReadWhereTheyCome)
+TEST_F(UcxMessages, LargeOnesAreFullAndAreReadWhereTheyCome)
 {
-    Node a(1), b(2);
-    quoit_endpoint_t *to_b, *to_a;
-    ASSERT_EQ(QUOIT_OK, a.status) << a.text;
-    ASSERT_EQ(QUOIT_OK, join(a, b, &to_b, &to_a)) << error_text();
+    ASSERT_NO_FATAL_FAILURE(join());
     uint64_t messages = a.inner()->counts.messages, answers = b.inner()->counts.messages;
     uint64_t in_place = b.inner()->counts.in_place, aside = b.inner()->counts.aside;
     expect_message(a, to_b, b, to_a, 1, LARGE);
@@ -191,12 +194,9 @@ TEST(UcxMessages, LargeOnesAreFullAndAreReadWhereTheyCome)
 }
 
 /* A hundred small ones that are sent before anything moves are one message of UCX. */
-TEST(UcxMessages, SmallOnesShareOne)
+TEST_F(UcxMessages, SmallOnesShareOne)
 {
-    Node a(1), b(2);
-    quoit_endpoint_t *to_b, *to_a;
-    ASSERT_EQ(QUOIT_OK, a.status) << a.text;
-    ASSERT_EQ(QUOIT_OK, join(a, b, &to_b, &to_a)) << error_text();
+    ASSERT_NO_FATAL_FAILURE(join());
     const size_t COUNT = 100;
     uint64_t messages = a.inner()->counts.messages;
     std::deque<uint64_t> got;
@@ -213,13 +213,9 @@ TEST(UcxMessages, SmallOnesShareOne)
     EXPECT_EQ(a.inner()->counts.messages - messages, 1u);
 }
 
-TEST(UcxMessages, OnesThatOvertakeEachOtherAreReadInOrder)
+TEST_F(UcxMessages, OnesThatOvertakeEachOtherAreReadInOrder)
 {
-    Node a(1), b(2);
-    quoit_endpoint_t *to_b, *to_a;
-    Between way;
-    ASSERT_EQ(QUOIT_OK, a.status) << a.text;
-    ASSERT_EQ(QUOIT_OK, join(a, b, &to_b, &to_a)) << error_text();
+    ASSERT_NO_FATAL_FAILURE(join());
     intercept(b, &way);
     EXPECT_FALSE(way.asked_to_keep) << "UCX copies what may be kept, always";
     way.swaps = true;
@@ -232,13 +228,9 @@ TEST(UcxMessages, OnesThatOvertakeEachOtherAreReadInOrder)
 }
 
 /* Where the memory is the network's, and lent: what must wait stays there, and is given back. */
-TEST(UcxMessages, MemoryThatIsLentIsGivenBack)
+TEST_F(UcxMessages, MemoryThatIsLentIsGivenBack)
 {
-    Node a(1), b(2);
-    quoit_endpoint_t *to_b, *to_a;
-    Between way;
-    ASSERT_EQ(QUOIT_OK, a.status) << a.text;
-    ASSERT_EQ(QUOIT_OK, join(a, b, &to_b, &to_a)) << error_text();
+    ASSERT_NO_FATAL_FAILURE(join());
     intercept(b, &way);
     way.lends = true;
     uint64_t aside = b.inner()->counts.aside; /* of the handshake */
@@ -254,11 +246,8 @@ TEST(UcxMessages, MemoryThatIsLentIsGivenBack)
 }
 
 /* What a newer UCX sends from where it lies is registered once, not with each message, and no longer than the memory is there. */
-TEST(UcxMessages, MemoryIsRegisteredOnceAndGivenBack)
+TEST_F(UcxMessages, MemoryIsRegisteredOnceAndGivenBack)
 {
-    Node a(1), b(2);
-    quoit_endpoint_t *to_b, *to_a;
-    ASSERT_EQ(QUOIT_OK, a.status) << a.text;
     library = *a.inner()->ucx;
     if (library.minor < UCX_MINOR_PROTOCOLS) library.minor = UCX_MINOR_PROTOCOLS; /* an older one can do it, and gains nothing */
     mem_map = library.ucp_mem_map;
@@ -269,7 +258,7 @@ TEST(UcxMessages, MemoryIsRegisteredOnceAndGivenBack)
     library.ucp_am_send_nbx = watched_send;
     a.inner()->ucx = &library;
     maps = unregistered = 0;
-    ASSERT_EQ(QUOIT_OK, join(a, b, &to_b, &to_a)) << error_text();
+    ASSERT_NO_FATAL_FAILURE(join());
     for (uint64_t number = 0; number < 20; number++) expect_message(a, to_b, b, to_a, number, 1000000);
     EXPECT_EQ(unregistered, 0u);
     EXPECT_GT(maps, 0u);
